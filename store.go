@@ -162,6 +162,11 @@ type Lister interface {
 type RecordPage struct {
 	Records []Record
 	Next    Key // RecordQuery.After of the next page; zero: there is none
+
+	// Damaged has an error for each record that the page met and could not read. It
+	// wraps [ErrCorrupt] and names the record. Such a record is in no Records,
+	// whatever the query selects, and keeps no other from being listed.
+	Damaged []error
 }
 
 // RecordQuery selects records; zero fields select all.

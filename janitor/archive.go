@@ -35,10 +35,13 @@ func (r *run) archiving(s store.Archivable) func(ctx context.Context, limit int)
 		switch {
 		case errors.Is(err, errors.ErrUnsupported):
 			return b, fmt.Errorf("%w: %w", errCannotArchive, err)
-		case err != nil:
+		case err != nil && !errors.Is(err, once.ErrCorrupt):
 			return b, err
 		}
 		due, damage := sound(due)
+		if damage == nil {
+			damage = err // of other records
+		}
 		if b.elsewhere, err = r.archive(ctx, due); err != nil {
 			return b, archiveError{fmt.Errorf("janitor: the Archive: %w", err)}
 		}

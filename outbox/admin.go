@@ -38,6 +38,9 @@ func (d Admin) List(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoin
 			break
 		}
 		m := &found[i]
+		if m.Unopened != nil { // its row is damaged
+			continue
+		}
 		m.Message, m.Unopened = store.OpenOutgoing(&d.Store.Options().Sealing, m.Message)
 	}
 	return found, err

@@ -313,7 +313,8 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Out
 
 // open returns a batch as it is published, without the messages that cannot be
 // opened. Those whose secret is missing have failed, and are retried. Those that
-// were changed, or that are not sealed although they have to be, are invalid.
+// were changed, or that are not sealed although they have to be, are invalid, and
+// so are those whose row is damaged.
 // Later messages of their ordering keys are left unchanged.
 func (r *round) open(batch []store.Outgoing) (ms []*broker.Message, opened, failed, invalid []store.Outgoing) {
 	ms, opened = make([]*broker.Message, 0, len(batch)), make([]store.Outgoing, 0, len(batch))
@@ -323,7 +324,10 @@ func (r *round) open(batch []store.Outgoing) (ms []*broker.Message, opened, fail
 		if closed[key] {
 			continue
 		}
-		plain, err := store.OpenOutgoing(&r.Store.Options().Sealing, m.Message)
+		plain, err := m.Message, m.Unopened // set by the store if the row is damaged
+		if err == nil {
+			plain, err = store.OpenOutgoing(&r.Store.Options().Sealing, m.Message)
+		}
 		if err == nil {
 			ms, opened = append(ms, outbound(&batch[i], plain)), append(opened, m)
 			continue

@@ -136,8 +136,12 @@ type Outgoing struct {
 	// it.
 	Hint uint64
 
-	// Unopened is the error if the message could not be opened: see [OpenOutgoing].
-	// Stores do not set it.
+	// Unopened is why the message cannot be published. A store sets it to an error
+	// that wraps once.ErrCorrupt if the row is damaged: then Lane, Seq and State can
+	// be relied on, so the message can be moved and removed, and of the rest only
+	// what could be read is there. A damaged message keeps no other from being read,
+	// and relays make it Stuck. Admin.List of package outbox sets it if the message
+	// could not be opened.
 	Unopened error
 }
 

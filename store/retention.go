@@ -31,8 +31,9 @@ type Archivable interface {
 	// more reports that there may be more to forget, even if due is empty.
 	//
 	// A limit below 1 is once.ErrInvalid. errors.ErrUnsupported means that this store
-	// cannot do it, with the reason in its text. once.ErrCorrupt means that a record
-	// past its time is damaged; Forget removes it.
+	// cannot do it, with the reason in its text. once.ErrCorrupt means that records
+	// past their time are damaged, and comes together with the others; Forget removes
+	// what is damaged.
 	Forgettable(ctx context.Context, limit int) (due []once.Record, more bool, err error)
 
 	// ForgetRecords forgets records that Forgettable returned, as Forget does: it

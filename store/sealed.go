@@ -46,10 +46,10 @@ func SealShelved(s *once.Sealing, m Shelved) Shelved {
 
 // OpenShelved is the reverse of SealShelved. If the message was read without its
 // body, only the Reason is opened. Unopened is set to an error as in
-// [OpenOutgoing].
+// [OpenOutgoing], unless the store has set it.
 func OpenShelved(s *once.Sealing, m Shelved, bodiless bool) Shelved {
 	m.Reason = openReason(s, m)
-	if bodiless {
+	if bodiless || m.Unopened != nil {
 		return m
 	}
 	opened, err := openMessage(s, once.SealShelf, m.Message, "shelf", m.Consumer, m.Key)

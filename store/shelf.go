@@ -109,8 +109,11 @@ type Shelved struct {
 	Created  time.Time
 	Updated  time.Time
 
-	// Unopened is the error if the message could not be opened: see [OpenShelved].
-	// Stores do not set it.
+	// Unopened is why the message cannot be used. A store sets it to an error that
+	// wraps once.ErrCorrupt if the row is damaged: then Seq, Version and State can be
+	// relied on, so Change works, and of the rest only what could be read is there.
+	// A damaged message keeps no other from being read. [OpenShelved] sets it if the
+	// message could not be opened.
 	Unopened error
 }
 

@@ -236,7 +236,7 @@ func printShelved(m store.Shelved, cause *causeJSON) error {
 	t.Row("reason", show.Text(m.Reason))
 	t.Row("came from", m.Origin)
 	if m.Unopened != nil {
-		t.Row("sealed", m.Unopened.Error())
+		t.Row("unreadable", m.Unopened.Error())
 	}
 	t.Row("body", show.Bytes(int64(len(m.Message.Body))))
 	for _, name := range slices.Sorted(maps.Keys(m.Message.Header)) {

@@ -79,6 +79,7 @@ func harness(db *sql.DB, e engine, open func(testing.TB) *sql.DB) storetest.TxHa
 			return n, err
 		},
 		SeesInFlight: e.dialect == sqlstore.PostgreSQL,
+		Damages:      damages(db, e),
 		Patience:     30 * time.Second,             // on a busy machine
 		Slow:         e.dialect == sqlstore.SQLite, // under -race
 	}

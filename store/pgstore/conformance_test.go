@@ -78,6 +78,7 @@ func conform[Store once.TxStore[pgx.Tx]](t *testing.T, f *fixture, together bool
 		Rollback:     func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
 		Effect:       f.write,
 		SeesInFlight: true,
+		Damages:      f.damages(),
 		Patience:     30 * time.Second, // on a loaded machine
 
 		ForgetsTogether: together,

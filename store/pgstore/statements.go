@@ -86,9 +86,9 @@ const (
 	// columnsSQL has the columns that readRecord reads, from r and clock.
 	columnsSQL = `r.key, r.scope, r.operation, r.id, ({status})::int, r.attempt, r.owner,
 	CASE WHEN r.lease_until > clock.now AND r.status = 1 THEN r.lease_until - clock.now
-		WHEN r.status IN (1, 2) THEN least(r.lease_until - clock.now, -1) ELSE 0 END,
-	clock.now - r.created, r.fingerprint, {body}, r.content_type, r.flags::int, r.sum, coalesce(r.reason, ''), r.created, r.updated, r.cause,
-	coalesce(least(r.outcome_until, r.key_until) - clock.now, 0)`
+		WHEN r.status IN (1, 2) THEN least(greatest(r.lease_until, 0) - clock.now, -1) ELSE 0 END,
+	clock.now - greatest(r.created, 0), r.fingerprint, {body}, r.content_type, r.flags::int, r.sum, coalesce(r.reason, ''), r.created, r.updated, r.cause,
+	coalesce(greatest(least(r.outcome_until, r.key_until), 0) - clock.now, 0)`
 
 	// freeSQL is the condition that the claim of claimSQL may take r.
 	freeSQL = `(r.scope = $2::text AND r.operation = $3::text AND r.id = $4::text AND (

@@ -38,7 +38,7 @@ func (n Names) Compiler(marks ...string) func(text string) Statement {
 // commonMarks are what the dialects spell differently in the statements of all
 // packages.
 func (n Names) commonMarks() []string {
-	marks := []string{"{clock}", n.Now()}
+	marks := []string{"{clock}", n.Now(), "{farthest}", farthest}
 	switch n.dialect {
 	case PostgreSQL: // whose clock advances during a statement, so it is read once
 		return append(marks, "{with}", "WITH "+n.clock(), "{now}", "(SELECT now FROM clock)", "{bytes}", "uuid_send",
@@ -52,6 +52,21 @@ func (n Names) commonMarks() []string {
 	}
 	return append(marks, "{with}", "", "{now}", n.Now(), "{bytes}", "",
 		"{hint}", "", "{null}", "NULL", "{top}", "", "{limit}", " LIMIT @limit")
+}
+
+// farthest is a time in microseconds that no row has. With one that lies beyond, as
+// damaged rows may have, a difference may be an error of the whole query.
+const farthest = "4611686018427387904"
+
+// Until is the SQL for the time until a column, in microseconds. It is 0 if the
+// column is null, or is no time.
+func Until(column string) string {
+	return "CASE WHEN " + column + " BETWEEN 0 AND " + farthest + " THEN " + column + " - {now} ELSE 0 END"
+}
+
+// Since is the SQL for the time since a column, as [Until] is for that until it.
+func Since(column string) string {
+	return "CASE WHEN " + column + " BETWEEN 0 AND " + farthest + " THEN {now} - " + column + " ELSE 0 END"
 }
 
 // clock is a table with the time of a statement in PostgreSQL, for its WITH.

@@ -3,6 +3,7 @@ package sqlschema
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -40,7 +41,7 @@ func DecodeHeader(text string) (map[string]string, error) {
 	}
 	var h headerJSON
 	if err := json.Unmarshal([]byte(text), &h); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the column header is not the JSON of a header: %w", err)
 	}
 	all := h.Text
 	if all == nil {
@@ -49,7 +50,7 @@ func DecodeHeader(text string) (map[string]string, error) {
 	for name, value := range h.Base64 {
 		raw, err := base64.StdEncoding.DecodeString(name)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("the column header has a name that is not in base64: %w", err)
 		}
 		all[string(raw)] = string(value)
 	}
@@ -70,7 +71,11 @@ func DecodeTime(text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	return time.Parse(time.RFC3339Nano, text)
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("the column produced is not in RFC 3339: %w", err)
+	}
+	return at, nil
 }
 
 // ValidText replaces bytes that some database refuses in a text: those that are

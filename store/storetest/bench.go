@@ -24,6 +24,7 @@ type bench struct {
 	run   string     // makes keys unique
 
 	mu    sync.Mutex
+	doing string // begins failures: what the case goes through
 	first error
 }
 
@@ -55,7 +56,7 @@ func unique() string {
 func (b *bench) failf(format string, args ...any) {
 	b.mu.Lock()
 	if b.first == nil {
-		b.first = fmt.Errorf(format, args...)
+		b.first = fmt.Errorf(b.doing+format, args...)
 	}
 	b.mu.Unlock()
 	runtime.Goexit()

@@ -49,6 +49,10 @@ type Harness struct {
 	// lapsed for one store and not yet for another, and seem longer to some.
 	LearnsTime bool
 
+	// Damages are ways to damage stored records, one for each kind of value that
+	// they have. Without them, the cases about damage are left out.
+	Damages []Damage
+
 	// Patience is how long the suite waits for something that must happen.
 	// Default: 10 seconds.
 	Patience time.Duration
@@ -56,7 +60,7 @@ type Harness struct {
 
 // TxHarness connects the suite to a transactional store and its database.
 type TxHarness[Tx any] struct {
-	// Open and the next five are as in [Harness]. If the store has an outbox, it
+	// Open and the next six are as in [Harness], with damages of messages too. If the store has an outbox, it
 	// must be empty when the suite begins, and nothing else may put messages there
 	// or lease its lanes while the suite runs.
 	Open       func(testing.TB) once.TxStore[Tx]
@@ -64,6 +68,7 @@ type TxHarness[Tx any] struct {
 	ListsOpen  bool
 	Expires    bool
 	LearnsTime bool
+	Damages    []Damage
 	Patience   time.Duration
 
 	// Begin, Commit and Rollback manage a transaction of the caller.
@@ -165,7 +170,8 @@ func runCases(t *testing.T, cases []Case) {
 // stores.
 func Cases(tb testing.TB, h Harness) []Case {
 	tb.Helper()
-	f := fixture{patience: h.patience(), forgetsElsewhere: h.Expires, listsOpen: h.ListsOpen, learnsTime: h.LearnsTime}
+	f := fixture{patience: h.patience(), forgetsElsewhere: h.Expires, listsOpen: h.ListsOpen, learnsTime: h.LearnsTime,
+		damages: h.Damages}
 	for range processes {
 		f.stores = append(f.stores, h.Open(tb))
 	}
@@ -178,7 +184,7 @@ func TxCases[Tx any](tb testing.TB, h TxHarness[Tx]) []Case {
 	tb.Helper()
 	plain := Harness{NoList: h.NoList, Patience: h.Patience}
 	f := fixture{patience: plain.patience(), forgetsElsewhere: h.ForgetsTogether || h.Expires, listsOpen: h.ListsOpen,
-		learnsTime: h.LearnsTime}
+		learnsTime: h.LearnsTime, damages: h.Damages}
 	var txStores []once.TxStore[Tx]
 	for range processes {
 		s := h.Open(tb)
@@ -204,13 +210,14 @@ func storeCases(f fixture, noList bool) []Case {
 	if !noList {
 		groups = append(groups, listRules())
 	}
+	groups = append(groups, damageRules(f.damages, !noList))
 	archives := hasCapability[store.Archivable](f.stores[0])
 	reopens := hasCapability[store.Reopener](f.stores[0])
 	switch {
 	case archives && f.forgetsElsewhere:
 		groups = append(groups, []rule{unsupportedRule()})
 	case archives:
-		groups = append(groups, archiveRules())
+		groups = append(groups, archiveRules(), damageArchiveRules(f.damages))
 	}
 	if reopens {
 		groups = append(groups, reopenRules())
@@ -234,6 +241,7 @@ type fixture struct {
 	forgetsElsewhere bool // Forget may find nothing to do although some records are due
 	listsOpen        bool // other records cannot be listed
 	learnsTime       bool // the stores do not agree on the time
+	damages          []Damage
 }
 
 type rule struct {

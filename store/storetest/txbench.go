@@ -60,7 +60,7 @@ func consumerRules[Tx any](s once.TxStore[Tx], h TxHarness[Tx]) (groups [][]txRu
 		groups = append(groups, positionRules[Tx](h.Batched))
 	}
 	if hasCapability[store.Shelf](s) {
-		groups = append(groups, shelfRules[Tx](), shelfQueryRules[Tx]())
+		groups = append(groups, shelfRules[Tx](), shelfQueryRules[Tx](), damageShelfRules[Tx](h.Damages))
 	}
 	if hasTxShelf {
 		groups = append(groups, txShelfRules[Tx]())
@@ -69,7 +69,7 @@ func consumerRules[Tx any](s once.TxStore[Tx], h TxHarness[Tx]) (groups [][]txRu
 		groups = append(groups, shelfFlagRules[Tx]())
 	}
 	if hasCapability[store.Outbox[Tx]](s) && !h.NoOutbox {
-		groups = append(groups, outboxRules[Tx](hasCapability[store.Bell](s))...)
+		groups = append(groups, outboxRules[Tx](hasCapability[store.Bell](s), h.Damages)...)
 	}
 	return groups
 }

@@ -15,8 +15,13 @@ import (
 const defaultPage, largestPage = 100, 1000
 
 const (
+	// The time is a column, because a difference of damaged numbers would be an
+	// error of the whole query.
 	shelvedSQL = `{with} SELECT {top}s.seq, s.version, s.consumer, s.key_id, s.message_id, s.topic, s.ordering_key,
-	s.produced, s.origin, s.state, COALESCE(s.due - {now}, 0), s.attempts, s.reason, s.history, s.created, s.updated, `
+	s.produced, s.origin, s.state, COALESCE(s.due, {now}), {now}, s.attempts, s.reason, s.history, s.created, s.updated, `
+
+	shelvedNames = "seq, version, consumer, key_id, message_id, topic, ordering_key, produced, origin, state, due, now, " +
+		"attempts, reason, history, created, updated, header, body"
 
 	// readySQL looks for an earlier message that holds back each message.
 	readySQL = ` AND s.state = 1 AND s.due <= {now} AND NOT EXISTS (SELECT 1 FROM {shelf} AS b{hint}
@@ -102,18 +107,17 @@ func (t *Tables) anyID(q store.ShelfQuery, p sqlschema.Params) string {
 func readShelved(rows sqlschema.Rows) (s store.Shelved, err error) {
 	m := &s.Message
 	var produced, header string
-	var state, due, attempts, created, updated int64
-	if err := rows.Scan(&s.Seq, &s.Version, &s.Consumer, &s.Key, &m.ID, &m.Topic, &m.OrderingKey, &produced, &s.Origin,
-		&state, &due, &attempts, &s.Reason, &s.History, &created, &updated, &header, &m.Body); err != nil {
+	var state, due, now, attempts, created, updated int64
+	unread, err := sqlschema.Scan(rows, shelvedNames, &s.Seq, &s.Version, &s.Consumer, &s.Key, &m.ID, &m.Topic, &m.OrderingKey,
+		&produced, &s.Origin, &state, &due, &now, &attempts, &s.Reason, &s.History, &created, &updated, &header, &m.Body)
+	if err != nil {
 		return s, err
 	}
-	s.State, s.Due, s.Attempts = store.ShelfState(state), time.Duration(due)*time.Microsecond, int(attempts)
+	s.State, s.Due, s.Attempts = store.ShelfState(state), sqlschema.Between(now, due), int(attempts)
 	s.Created, s.Updated = time.UnixMicro(created), time.UnixMicro(updated)
-	if m.Header, err = sqlschema.DecodeHeader(header); err == nil {
-		m.Time, err = sqlschema.DecodeTime(produced)
-	}
-	if err != nil {
-		return s, fmt.Errorf("shelved message %d is damaged: %w", s.Seq, err)
-	}
+	var errHeader, errTime error
+	m.Header, errHeader = sqlschema.DecodeHeader(header)
+	m.Time, errTime = sqlschema.DecodeTime(produced)
+	s.Unopened = sqlschema.Damaged(fmt.Sprintf("message %d on the shelf", s.Seq), unread, errHeader, errTime)
 	return s, nil
 }

@@ -106,9 +106,9 @@ func blockedSQL(keys int, states string) string {
 const blockedTogetherSQL = `SELECT u.nth FROM unnest(CAST(@keys AS uuid[])) WITH ORDINALITY AS u (lane, nth)
 WHERE (SELECT min(b.state) FROM {shelf} AS b WHERE b.lane = u.lane) <= @state`
 
-const (
-	knownSQL = `{with} SELECT c.name, c.source, c.key_name, c.seen, {now} - c.seen FROM {consumer} AS c`
+var knownSQL = `{with} SELECT c.name, c.source, c.key_name, c.seen, ` + sqlschema.Since("c.seen") + ` FROM {consumer} AS c`
 
+const (
 	// lockSQL locks a row that exists. Locking a missing row would lock the gap
 	// in MySQL, and block all inserts into it.
 	lockSQL = `UPDATE {consumer} SET seen = seen WHERE id = @row`

@@ -35,7 +35,7 @@ func countsSQL() string {
 		states[state] = fmt.Sprintf(`SELECT %d,
 	(SELECT count(*) FROM (SELECT {top}o.seq FROM {outbox} AS o{hint}
 		WHERE o.lane IN (%s) AND o.state = %[1]d{limit}) AS c),
-	COALESCE({now} - (SELECT MIN(f.created) FROM (%[3]s) AS f), 0)`,
+	COALESCE({now} - (SELECT MIN(f.created) FROM (%[3]s) AS f WHERE f.created BETWEEN 0 AND {farthest}), 0)`,
 			state, everyLane(), strings.Join(firsts, "\nUNION ALL "))
 	}
 	return "{with} " + strings.Join(states, "\nUNION ALL ")

@@ -79,7 +79,7 @@ func (f form) columns() string {
 	wait, content := "0", "o.header, o.body"
 	switch {
 	case f.delayed:
-		wait = "COALESCE(o.due - {now}, 0)"
+		wait = sqlschema.Until("o.due")
 	case f.light: // only delayed messages have a wait
 		wait, content = heavySQL, "o.header, CASE WHEN octet_length(o.body) <= @small THEN o.body END AS body"
 	}

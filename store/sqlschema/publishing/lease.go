@@ -14,7 +14,7 @@ import (
 // lanesMark is replaced by the numbers of lanes.
 const lanesMark = "{lanes}"
 
-const (
+var (
 	// gateSQL makes transactions that change leases wait for each other, so
 	// that each sees what the one before did. Without a transaction it is not
 	// needed: each statement is correct by itself.
@@ -25,7 +25,7 @@ WHERE lane IN (` + lanesMark + `) AND (relay IS NULL OR relay = @who OR lease_un
 
 	deadSQL = `{with} DELETE FROM {relay} WHERE lease_until <= {now}`
 
-	leasesSQL = `{with} SELECT l.lane, {bytes}(l.relay), COALESCE(l.lease_until - {now}, 0),
+	leasesSQL = `{with} SELECT l.lane, {bytes}(l.relay), ` + sqlschema.Until("l.lease_until") + `,
 	(SELECT count(*) FROM {relay} AS r{hint})
 FROM {lane} AS l{hint} ORDER BY l.lane`
 

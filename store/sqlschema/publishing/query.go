@@ -85,7 +85,7 @@ func (t *Tables) ReadOutgoing(rows sqlschema.Rows, query store.OutgoingQuery, li
 	}
 	r, largest := newReader(query.State, place), 0
 	for rows.Next() {
-		if err := rows.Scan(r.into...); err != nil {
+		if err := r.scan(rows); err != nil {
 			return nil, err
 		}
 		if light && r.wait > 0 {
@@ -114,23 +114,38 @@ type reader struct {
 	reason, id, topic, ordering                 string
 	produced, header, cause                     string
 	body                                        []byte
+
+	unread []string // columns of the row that have values of another type
 }
 
 func newReader(state store.OutgoingState, place Place) *reader {
 	r := &reader{state: state, place: place}
 	r.into = []any{&r.lane, &r.seq, &r.wait, &r.attempts, &r.reason, &r.created, &r.changed, &r.id, &r.topic, &r.ordering,
-		&r.produced, &r.cause, &r.header, &r.body}
+		&r.produced, &r.cause, &r.header, &r.body} // in the order of names
 	if place != nil {
 		r.into = append(r.into, place)
 	}
 	return r
 }
 
+func (r *reader) scan(rows sqlschema.Rows) (err error) {
+	r.unread, err = sqlschema.Scan(rows, names, r.into...)
+	return err
+}
+
+// message returns the message of a row that other programs may have written. If
+// it cannot be read, the relay makes it Stuck, and it does not hold up the others.
 func (r *reader) message() (o store.Outgoing) {
 	m := broker.Message{ID: r.id, Topic: r.topic, OrderingKey: r.ordering, Body: r.body}
-	m.Header, m.Time = headerOf(r.header, r.produced)
-	o = store.Outgoing{Message: m, Delay: micros(r.wait), Lane: int(r.lane), Seq: r.seq, State: r.state,
+	o = store.Outgoing{Delay: micros(r.wait), Lane: int(r.lane), Seq: r.seq, State: r.state,
 		Attempts: int(r.attempts), Reason: r.reason, Created: time.UnixMicro(r.created), Cause: r.cause}
+	var errHeader, errTime error
+	m.Header, errHeader = sqlschema.DecodeHeader(r.header)
+	m.Time, errTime = sqlschema.DecodeTime(r.produced)
+	o.Message = m
+	if errHeader != nil || errTime != nil || r.unread != nil {
+		o.Unopened = sqlschema.Damaged(fmt.Sprintf("message %d in the outbox", r.seq), r.unread, errHeader, errTime)
+	}
 	if r.changed != 0 {
 		o.Changed = time.UnixMicro(r.changed)
 	}
@@ -139,22 +154,6 @@ func (r *reader) message() (o store.Outgoing) {
 	}
 	r.body = nil
 	return o
-}
-
-// headerOf reads columns that other programs may have written. If one is
-// invalid, it returns a header that no message may have, whose name says why.
-// So the check before publishing refuses that message, and does not hold up the
-// others.
-func headerOf(text, produced string) (map[string]string, time.Time) {
-	header, err := sqlschema.DecodeHeader(text)
-	if err != nil {
-		return map[string]string{"the column header is not as it must be": text}, time.Time{}
-	}
-	at, err := sqlschema.DecodeTime(produced)
-	if err != nil {
-		return map[string]string{"the column produced is not in RFC 3339": produced}, time.Time{}
-	}
-	return header, at
 }
 
 // OutgoingCall returns the statement of Outgoing.

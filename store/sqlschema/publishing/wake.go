@@ -55,8 +55,9 @@ ORDER BY created, seq LIMIT @limit`,
 DELETE FROM picked`,
 }
 
-const nextSQL = `{with} SELECT {top}o.due - {now} FROM {outbox} AS o{hint}
-WHERE o.state = 1 AND o.due IS NOT NULL{leased} ORDER BY o.due{limit}`
+// nextSQL passes over a due that is no time, for which relays need not wake.
+var nextSQL = `{with} SELECT {top}` + sqlschema.Until("o.due") + ` FROM {outbox} AS o{hint}
+WHERE o.state = 1 AND o.due <= {farthest}{leased} ORDER BY o.due{limit}`
 
 // longestWait bounds how long a relay waits until it asks again.
 const longestWait = time.Hour

@@ -3,6 +3,7 @@ package records
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -33,39 +34,90 @@ func (st *Statements) Page(ctx context.Context, db sqlschema.Querier, q once.Rec
 		p["after"] = st.names.UUID(q.After.UUID())
 	}
 	end, records := st.List(listing(q))
-	var page once.RecordPage
-	var err error
-	if page.Next, err = readEnd(ctx, db, end, p); err != nil {
-		return once.RecordPage{}, err
-	}
-	if page.Next != (once.Key{}) {
-		p["until"] = st.names.UUID(page.Next.UUID())
-	}
-	err = sqlschema.Each(ctx, db, records.Text, records.Args(p), func(rows sqlschema.Rows) error {
-		r, err := ReadRow(rows)
-		page.Records = append(page.Records, r.Seen())
-		return err
-	})
+	next, err := readEnd(ctx, db, end, p)
 	if err != nil {
 		return once.RecordPage{}, err
 	}
-	if len(page.Records) == limit {
-		page.Next = page.Records[limit-1].Key
+	if next != (once.Key{}) {
+		p["until"] = st.names.UUID(next.UUID())
 	}
-	return page, nil
+	for {
+		page, full, err := readPage(ctx, db, records, p, limit)
+		if err != nil {
+			return once.RecordPage{}, err
+		}
+		if !full {
+			page.Next = next
+			return page, nil
+		}
+		if len(page.Records) > 0 {
+			page.Next = page.Records[len(page.Records)-1].Key
+			return page, nil
+		}
+		limit *= 2 // all are damaged, and only the key of a sound record can be Next
+		p["limit"] = int64(limit)
+	}
 }
 
-// readEnd returns the key of the last row that a page may read. It is the zero
-// Key if the page reads to the end.
-func readEnd(ctx context.Context, db sqlschema.Querier, st sqlschema.Statement, p sqlschema.Params) (k once.Key, err error) {
-	err = sqlschema.Each(ctx, db, st.Text, st.Args(p), func(rows sqlschema.Rows) error {
-		var digest []byte
-		if err := rows.Scan(&digest, &k.Scope, &k.Operation, &k.ID); err != nil {
+// readPage reads the records of a page. If it is full, it ends with a sound
+// record, and the damaged ones after that are left to the next page.
+func readPage(ctx context.Context, db sqlschema.Querier, st sqlschema.Statement, p sqlschema.Params,
+	limit int) (page once.RecordPage, full bool, err error) {
+
+	rows, damaged := 0, 0 // damaged: before the last sound record
+	err = sqlschema.Each(ctx, db, st.Text, st.Args(p), func(row sqlschema.Rows) error {
+		rows++
+		r, err := ReadRow(row)
+		switch {
+		case errors.Is(err, once.ErrCorrupt):
+			page.Damaged = append(page.Damaged, err)
+		case err != nil:
 			return err
+		default:
+			page.Records, damaged = append(page.Records, r.Seen()), len(page.Damaged)
 		}
-		return checkKey(k, digest)
+		return nil
 	})
-	return k, err
+	if full = rows == limit; full {
+		page.Damaged = page.Damaged[:damaged]
+	}
+	return page, full, err
+}
+
+// readEnd returns the key of the last row that a page may read: the last sound
+// one of several. It is the zero Key if the page reads to the end.
+func readEnd(ctx context.Context, db sqlschema.Querier, st sqlschema.Statement, p sqlschema.Params) (last once.Key, err error) {
+	rows := 0
+	err = sqlschema.Each(ctx, db, st.Text, st.Args(p), func(row sqlschema.Rows) error {
+		rows++
+		k, err := readKey(row)
+		if err == nil {
+			last = k
+		}
+		return ifSound(err)
+	})
+	if rows < endRows {
+		return once.Key{}, err
+	}
+	return last, err
+}
+
+// readKey reads a key and its parts.
+func readKey(row sqlschema.Rows) (k once.Key, err error) {
+	var digest []byte
+	unread, err := sqlschema.Scan(row, columnNames, &digest, &k.Scope, &k.Operation, &k.ID)
+	if err == nil && unread != nil {
+		err = sqlschema.Damaged(fmt.Sprintf("the row with the key %x", digest), unread)
+	}
+	return k, cmp.Or(err, checkKey(k, digest))
+}
+
+// ifSound returns nil instead of the error of a damaged row.
+func ifSound(err error) error {
+	if errors.Is(err, once.ErrCorrupt) {
+		return nil
+	}
+	return err
 }
 
 // IDs implements FindIDs of [store.IDFinder]. It reads the table, in whatever order is
@@ -76,13 +128,11 @@ func (st *Statements) IDs(ctx context.Context, db sqlschema.Querier, part string
 	}
 	p := sqlschema.Params{"id": part, "limit": int64(min(cmp.Or(max(limit, 0), defaultPage), largestPage))}
 	err = sqlschema.Each(ctx, db, st.FindIDs.Text, st.FindIDs.Args(p), func(rows sqlschema.Rows) error {
-		var digest []byte
-		var k once.Key
-		if err := rows.Scan(&digest, &k.Scope, &k.Operation, &k.ID); err != nil {
-			return err
+		k, err := readKey(rows)
+		if err == nil {
+			found = append(found, k)
 		}
-		found = append(found, k)
-		return checkKey(k, digest)
+		return ifSound(err)
 	})
 	return found, err
 }
@@ -113,8 +163,12 @@ type Listing struct {
 	UUID      bool  // @uuid
 }
 
-// passedOver is one less than the number of rows that a page may read.
-const passedOver = "999"
+// A page may read passedOver+endRows rows. The last ones are where it may end: at
+// several, because a damaged row has no key to go on from.
+const (
+	passedOver = "992"
+	endRows    = 8
+)
 
 // isOpen reports whether the index on open records has all records with these
 // statuses.
@@ -205,10 +259,11 @@ func (st *Statements) List(l Listing) (end, page sqlschema.Statement) {
 		filters = append(filters, st.scopes(l.Scopes))
 	}
 	if len(l.Statuses) > 0 {
-		numbers := make([]string, len(l.Statuses))
+		numbers := make([]string, len(l.Statuses), len(l.Statuses)+1)
 		for i, status := range l.Statuses {
 			numbers[i] = strconv.Itoa(status)
 		}
+		numbers = append(numbers, "-1") // damaged, which a page shows whatever it asks for
 		filters = append(filters, "({status}) IN ("+strings.Join(numbers, ", ")+")")
 	}
 	if l.Unchanged {

@@ -96,8 +96,10 @@ func (st *Statements) ClaimsAtOnce() bool {
 // dialects spell differently in these statements.
 func marks(n sqlschema.Names) []string {
 	marks := []string{"{table}", n.Table(), "{due index}", n.Index("record_due"), "{operation index}", n.Index("record_operation"),
-		"{cause index}", n.Index("record_cause"), "{status}", statusSQL, "{known}", knownSQL, "{free}", freeSQL,
-		"{claimed}", claimedSQL, "{columns}", columnsSQL, "{rows}", dueSQL}
+		"{cause index}", n.Index("record_cause"), "{status}", statusSQL, "{damaged}", damagedSQL, "{known}", knownSQL, "{free}", freeSQL,
+		"{claimed}", claimedSQL, "{columns}", columnsSQL, "{rows}", dueSQL,
+		"{lease left}", sqlschema.Until("r.lease_until"), "{age}", sqlschema.Since("r.created"),
+		"{key left}", sqlschema.Until("r.key_until"), "{outcome left}", sqlschema.Until("r.outcome_until")}
 	if n.Dialect() != sqlschema.PostgreSQL {
 		marks = append(marks, "{foreseen}", "NULL", "{due at}", "{now} + @due", "{open}", "r.due IS NULL")
 	}
@@ -105,7 +107,7 @@ func marks(n sqlschema.Names) []string {
 		return append(marks, marksSQLServer...)
 	}
 	marks = append(marks, "{target}", "{table} AS r", "{from}", "", "{asked}", "r.operation = @operation",
-		"{last}", " LIMIT 1 OFFSET "+passedOver, "{past locks}", "")
+		"{last}", fmt.Sprintf(" LIMIT %d OFFSET %s", endRows, passedOver), "{past locks}", "")
 	switch n.Dialect() {
 	case sqlschema.PostgreSQL:
 		return append(marks, "{foreseen}", foreseenSQL, "{due at}", dueAtSQL, "{open}", "r."+sqlschema.OpenSQL,
@@ -122,9 +124,10 @@ const (
 	// example, would read as expired. Only done records have outcome_until,
 	// which is checked: so one damaged bit does not make finished work run
 	// again.
-	statusSQL = `CASE WHEN r.status <> 4 AND r.outcome_until IS NOT NULL OR r.status = 4 AND r.outcome_until IS NULL THEN -1
-	WHEN r.status = 1 AND r.lease_until <= {now} THEN 2 WHEN r.status = 4 AND r.outcome_until <= {now} THEN 5
+	statusSQL = `CASE WHEN {damaged} THEN -1 WHEN r.status = 1 AND r.lease_until <= {now} THEN 2 WHEN r.status = 4 AND r.outcome_until <= {now} THEN 5
 	WHEN r.status BETWEEN 0 AND 4 THEN r.status ELSE -1 END`
+
+	damagedSQL = `(r.status <> 4 AND r.outcome_until IS NOT NULL OR r.status = 4 AND r.outcome_until IS NULL)`
 
 	knownSQL = `COALESCE(r.key_until, {now} + 1) > {now}`
 
@@ -135,9 +138,9 @@ const (
 
 	// columnsSQL leaves out an outcome that has expired.
 	columnsSQL = `{bytes}(r."key"), r.scope, r.operation, r.id, CASE WHEN {known} THEN 1 ELSE 0 END, {status}, r.attempt, {bytes}(r.owner),
-	COALESCE(r.lease_until - {now}, 0), {now} - r.created, r.fingerprint, CASE WHEN r.outcome_until > {now} THEN r.outcome END,
+	{lease left}, {age}, r.fingerprint, CASE WHEN r.outcome_until > {now} THEN r.outcome END,
 	r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause),
-	COALESCE(CASE WHEN r.key_until < r.outcome_until THEN r.key_until ELSE r.outcome_until END - {now}, 0)`
+	CASE WHEN r.key_until < r.outcome_until THEN {key left} ELSE {outcome left} END`
 
 	getSQL = `{with} SELECT {columns} FROM {table} AS r{hint} WHERE r."key" = @key`
 

@@ -61,8 +61,17 @@ func (st *Statements) Forgettable(ctx context.Context, db sqlschema.Querier,
 			return nil, false, err
 		}
 	}
-	due, full, err := st.readDue(ctx, db, p)
-	return due, full || len(due)+int(later) >= limit, err
+	for rows := limit; ; rows *= 2 { // nobody forgets damaged rows, so they may come to fill a page
+		p["limit"] = int64(rows)
+		due, damage, full, err := st.readDue(ctx, db, p)
+		if err != nil {
+			return nil, false, err
+		}
+		full = full || len(due)+len(damage) == rows
+		if !full || len(due) > 0 {
+			return due, full || int(later) > 0 && len(due)+int(later) >= limit, errors.Join(damage...)
+		}
+	}
 }
 
 // errFull ends a page early.
@@ -72,13 +81,17 @@ var errFull = errors.New("the page is full")
 // may be a hundred times as much, so where the server would send it, readDue
 // cancels the query, which closes the connection.
 func (st *Statements) readDue(ctx context.Context, db sqlschema.Querier,
-	p sqlschema.Params) (due []once.Record, full bool, err error) {
+	p sqlschema.Params) (due []once.Record, damage []error, full bool, err error) {
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	size := 0
 	err = sqlschema.Each(ctx, db, st.Due.Text, st.Due.Args(p), func(rows sqlschema.Rows) error {
 		r, err := ReadRow(rows)
+		if errors.Is(err, once.ErrCorrupt) {
+			damage = append(damage, err)
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -92,12 +105,9 @@ func (st *Statements) readDue(ctx context.Context, db sqlschema.Querier,
 		return errFull
 	})
 	if errors.Is(err, errFull) {
-		return due, true, nil
+		return due, damage, true, nil
 	}
-	if err != nil {
-		return nil, false, err
-	}
-	return due, false, nil
+	return due, damage, false, err
 }
 
 const (
@@ -108,13 +118,13 @@ const (
 
 	// dueRecordsSQL returns due rows with the columns of columnsSQL.
 	dueRecordsSQL = `{with} SELECT {top}{bytes}(r."key"), r.scope, r.operation, r.id, 1, ` + leftSQL + `, r.attempt, {bytes}(r.owner),
-	0, {now} - r.created, r.fingerprint, r.outcome, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause), 0
+	0, {age}, r.fingerprint, r.outcome, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause), 0
 FROM {table} AS r{past locks} WHERE r.due <= {now} ORDER BY r.due{limit}`
 
 	// In PostgreSQL, a claim sets due as expected. putOffSQL first corrects it
 	// in rows that turn out to be due later, so that they do not fill the page.
 	dueRecordsPostgreSQL = `{with} SELECT {bytes}(r."key"), r.scope, r.operation, r.id, 1, ` + leftSQL + `, r.attempt, {bytes}(r.owner),
-	0, {now} - r.created, r.fingerprint, r.outcome, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause), 0
+	0, {age}, r.fingerprint, r.outcome, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause), 0
 FROM (SELECT * FROM {table} WHERE due <= {now} ORDER BY due LIMIT @limit) AS r WHERE ` + pastSQL + ` ORDER BY r.due`
 	putOffSQL = `{due} UPDATE {table} AS r SET due = CASE WHEN r.outcome_until > {now} THEN r.outcome_until ELSE r.key_until END
 WHERE r."key" {in} AND r.due <= {now} AND (` + pastSQL + `) IS NOT TRUE`
@@ -130,5 +140,5 @@ WHERE r."key" = @key AND r.owner = @owner AND r.attempt = @attempt AND r.status 
 // leftSQL is the status of a due row, by what is left of it: absent, done or
 // expired. If the outcome was dropped, lease_until is 0, or, where an earlier
 // build dropped it, due is key_until.
-const leftSQL = `CASE WHEN r.outcome IS NULL AND r.outcome_until IS NULL THEN 0
+const leftSQL = `CASE WHEN {damaged} THEN -1 WHEN r.outcome IS NULL AND r.outcome_until IS NULL THEN 0
 	WHEN r.outcome IS NULL AND (r.lease_until = 0 OR r.due = r.key_until AND r.outcome_until < r.key_until - 1000000) THEN 5 ELSE 4 END`

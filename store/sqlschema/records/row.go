@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/sqlschema"
 )
 
 const (
@@ -44,8 +45,9 @@ func ReadRow(row interface{ Scan(dest ...any) error }) (r Row, err error) {
 		fingerprint, body                  []byte
 		scope, operation, id, kind, reason string
 	)
-	if err := row.Scan(&key, &scope, &operation, &id, &known, &status, &r.Attempt, &owner, &left, &age, &fingerprint, &body,
-		&kind, &flags, &sum, &reason, &created, &updated, &cause, &outcomeLeft); err != nil {
+	unread, err := sqlschema.Scan(row, columnNames, &key, &scope, &operation, &id, &known, &status, &r.Attempt, &owner, &left, &age,
+		&fingerprint, &body, &kind, &flags, &sum, &reason, &created, &updated, &cause, &outcomeLeft)
+	if err != nil {
 		return r, err
 	}
 	r.Key = once.Key{Scope: scope, Operation: operation, ID: id}
@@ -58,11 +60,18 @@ func ReadRow(row interface{ Scan(dest ...any) error }) (r Row, err error) {
 	copy(r.Cause[:], cause)
 	r.Outcome = r.outcome
 	r.Outcome.Body = body
-	if err = r.check(key); err != nil || known == 0 {
+	if err = r.check(key); err == nil && unread != nil {
+		err = sqlschema.Damaged(fmt.Sprintf("the row of %s %q", r.Key.Operation, r.Key.ID), unread)
+	}
+	if err != nil || known == 0 {
 		return Row{}, err
 	}
 	return r, nil
 }
+
+// columnNames are those of columnsSQL.
+const columnNames = "key, scope, operation, id, key_until, status, attempt, owner, lease_until, created, fingerprint, outcome, " +
+	"content_type, flags, sum, reason, created, updated, cause, outcome_until"
 
 // check returns [once.ErrCorrupt] for a row that no store has written.
 func (r Row) check(key []byte) error {

@@ -1,13 +1,14 @@
 package records
 
 import (
+	"fmt"
 	"strings"
 )
 
 // marksSQLServer are what names in braces stand for in SQL Server, where =
 // ignores spaces at the end of a text.
 var marksSQLServer = []string{"{target}", "r", "{from}", "\nFROM {table} AS r",
-	"{last}", " OFFSET " + passedOver + " ROWS FETCH NEXT 1 ROWS ONLY",
+	"{last}", fmt.Sprintf(" OFFSET %s ROWS FETCH NEXT %d ROWS ONLY", passedOver, endRows),
 	"{asked}", "r.operation = @operation AND DATALENGTH(r.operation) = DATALENGTH(@operation)", "{picked}", pickedSQL,
 	"{past locks}", " WITH (READPAST, READCOMMITTEDLOCK)"}
 

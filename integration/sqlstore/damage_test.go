@@ -1,0 +1,69 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/internal/testenv"
+	"github.com/effectively-once/once/store/sqlstore"
+	"github.com/effectively-once/once/store/storetest"
+)
+
+// damages are statements that a client could run. SQLite keeps any value in any
+// column: its damages are there as in tables that an earlier build has created,
+// which had no triggers.
+func damages(db *sql.DB, e engine) (all []storetest.Damage) {
+	messages := []string{"header = 'x'", "header = '[1]'", "header = '{\"text\":{\"a\":1}}'", `header = '{"base64":{"%":"eA=="}}'`,
+		"produced = 'yesterday'", "produced = '2009-02-30T00:00:00Z', created = -9223372036854775808",
+		"header = '{', created = 9223372036854775807"}
+	records := []string{"status = 9", "status = -1", "id = 'another'", "operation = operation, id = ''"}
+	if e.dialect == sqlstore.SQLite {
+		messages = append(messages, "attempts = 'many'", "created = 'now'", "created = 1.5", "reason = 1, header = 'x'",
+			"produced = 7", "topic = topic, header = 1.5")
+		records = append(records, "attempt = 'first'", "created = 'now'", "updated = 1.5", "flags = 'none'", "sum = 'x'",
+			"status = 'done'")
+	}
+	run := func(ctx context.Context, table, set, where string) error {
+		ctx, cancel := context.WithTimeout(ctx, testenv.Patience)
+		defer cancel()
+		statement := fmt.Sprintf("UPDATE %s SET %s WHERE %s", table, set, where)
+		r, err := db.ExecContext(ctx, statement)
+		if err != nil {
+			return err
+		}
+		if n, err := r.RowsAffected(); err != nil || n != 1 {
+			return fmt.Errorf("%d rows were damaged, %v:\n%s", n, err, statement)
+		}
+		return nil
+	}
+	for _, set := range messages {
+		all = append(all, storetest.Damage{Name: "message: " + set,
+			Outgoing: func(ctx context.Context, id string) error {
+				return run(ctx, "once_outbox", set, fmt.Sprintf("id = '%s'", id))
+			},
+			Shelved: func(ctx context.Context, consumer, id string) error {
+				return run(ctx, "once_shelf", set, fmt.Sprintf("consumer = '%s' AND message_id = '%s'", consumer, id))
+			}})
+	}
+	for _, set := range records {
+		all = append(all, storetest.Damage{Name: "record: " + set, Record: func(ctx context.Context, k once.Key) error {
+			return run(ctx, "once_record", set, e.isKey(k))
+		}})
+	}
+	return all
+}
+
+// isKey is the condition for the row of a key, by its digest.
+func (e engine) isKey(k once.Key) string {
+	id := k.UUID()
+	switch e.dialect {
+	case sqlstore.PostgreSQL:
+		return fmt.Sprintf(`"key" = '%s'`, name.Format(id))
+	case sqlstore.MySQL:
+		return fmt.Sprintf("`key` = x'%x'", id)
+	}
+	return fmt.Sprintf(`"key" = x'%x'`, id)
+}

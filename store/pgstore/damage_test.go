@@ -1,0 +1,39 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/store/storetest"
+)
+
+// damages are statements that a client could run.
+func (f *fixture) damages() (all []storetest.Damage) {
+	run := func(ctx context.Context, table, set, where string) error {
+		statement := fmt.Sprintf("UPDATE %s.%s SET %s WHERE %s", f.schema, table, set, where)
+		tag, err := f.admin.Exec(ctx, statement)
+		if err == nil && tag.RowsAffected() != 1 {
+			err = fmt.Errorf("%d rows were damaged:\n%s", tag.RowsAffected(), statement)
+		}
+		return err
+	}
+	for _, set := range []string{"header = 'x'", "header = '[1]'", `header = '{"text":{"a":1}}'`, `header = '{"base64":{"%":"eA=="}}'`,
+		"produced = 'yesterday'", "produced = '2009-02-30T00:00:00Z', created = -9223372036854775808",
+		"header = '{', created = 9223372036854775807"} {
+		all = append(all, storetest.Damage{Name: "message: " + set,
+			Outgoing: func(ctx context.Context, id string) error {
+				return run(ctx, "once_outbox", set, fmt.Sprintf("id = '%s'", id))
+			},
+			Shelved: func(ctx context.Context, consumer, id string) error {
+				return run(ctx, "once_shelf", set, fmt.Sprintf("consumer = '%s' AND message_id = '%s'", consumer, id))
+			}})
+	}
+	for _, set := range []string{"status = 9", "status = -1", "id = 'another'", "operation = operation, id = ''"} {
+		all = append(all, storetest.Damage{Name: "record: " + set, Record: func(ctx context.Context, k once.Key) error {
+			return run(ctx, "once_record", set, fmt.Sprintf("key = '%s'", name.Format(k.UUID())))
+		}})
+	}
+	return all
+}
