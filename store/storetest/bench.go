@@ -142,7 +142,7 @@ func (b *bench) persist(doing string, call func() error) {
 		if time.Now().After(deadline) || errors.Is(err, once.ErrLeaseLost) || errors.Is(err, once.ErrInvalid) {
 			b.failf("%s: %v", doing, err)
 		}
-		runtime.Gosched()
+		time.Sleep(time.Millisecond)
 	}
 }
 
