@@ -21,6 +21,10 @@
 //   - If retention has deleted messages before they were read, Receive fails
 //     until a person moves the offsets of the group. No message is skipped
 //     silently.
+//   - What a session has read past is settled: control records of transactions, and
+//     messages that were aborted. The metadata of a commit has how many offsets
+//     before it have no message, so a position before them can be continued after
+//     they are deleted.
 //   - A topic that is recreated has another [broker.Position.Log] and is read
 //     from its start.
 //   - When a partition moves to another session, the old one delivers no more of

@@ -69,14 +69,22 @@ func (s *session) Seek(ctx context.Context, to broker.Position) error {
 	if err != nil {
 		return err
 	}
-	next := to.Offset + 1
-	switch start := starts[at]; {
+	start, next := starts[at], to.Offset+1
+	switch {
 	case to.Offset < 0:
-		next = start
-	case next < start:
-		return fmt.Errorf("kafkabroker: %s starts at offset %d, so messages after %d are lost: to skip them, seek to %d", at, start, to.Offset, start-1)
+		return s.move(ctx, p, start, 0)
+	case next >= start:
+		return s.move(ctx, p, next, 0)
+	case s.isEmpty(p, next, start): // what is deleted were no messages
+		return s.move(ctx, p, start, start-next)
 	}
-	return s.move(ctx, p, next)
+	return fmt.Errorf("kafkabroker: %s starts at offset %d, so messages after %d are lost: to skip them, seek to %d", at, start, to.Offset, start-1)
+}
+
+func (s *session) isEmpty(p *group.Partition, from, to int64) bool {
+	s.tracker.Lock()
+	defer s.tracker.Unlock()
+	return p.IsEmpty(from, to)
 }
 
 // hold adds n to the holds. Receive does not poll while holds is above 0.
@@ -87,17 +95,18 @@ func (s *session) hold(n int) {
 	s.tracker.Broadcast()
 }
 
-// move makes the client continue at an offset. The client ignores SetOffsets for
+// move makes the client continue at an offset, before which there is a gap without
+// messages. The client ignores SetOffsets for
 // a partition whose offsets it is still fetching, without an error. So move
 // repeats it until the client shows the new offset.
-func (s *session) move(ctx context.Context, p *group.Partition, next int64) error {
+func (s *session) move(ctx context.Context, p *group.Partition, next, gap int64) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		set := map[string]map[int32]kgo.EpochOffset{p.Topic: {p.Number: {Epoch: -1, Offset: next}}}
 		s.member.Client.SetOffsets(set)
 		moved := s.member.Client.CommittedOffsets()[p.Topic][p.Number].Offset == next
-		if err := s.restart(p, next, moved); err != nil || moved {
+		if err := s.restart(p, next, gap, moved); err != nil || moved {
 			return err
 		}
 		select {
@@ -110,7 +119,7 @@ func (s *session) move(ctx context.Context, p *group.Partition, next int64) erro
 
 // restart resets the buffer of a partition once the client has moved. It returns
 // an error if the partition was revoked in the meantime.
-func (s *session) restart(p *group.Partition, next int64, moved bool) error {
+func (s *session) restart(p *group.Partition, next, gap int64, moved bool) error {
 	s.tracker.Lock()
 	defer s.tracker.Unlock()
 	switch {
@@ -119,7 +128,7 @@ func (s *session) restart(p *group.Partition, next int64, moved bool) error {
 	case !s.member.Has(p):
 		return group.ErrMoved
 	case moved:
-		p.Buffer.Reset(next, nil)
+		p.Start(next, gap, nil)
 		s.tracker.Broadcast()
 	}
 	return nil

@@ -82,6 +82,9 @@ func (b *Buffer[M]) Add(offset int64, m M) *Item[M] {
 	return it
 }
 
+// Skip notes that there is no message at an offset, which is not below Next.
+func (b *Buffer[M]) Skip(offset int64) { b.next = offset + 1 }
+
 func (b *Buffer[M]) append(it *Item[M]) {
 	it.number = b.added
 	b.items = append(b.items, it)

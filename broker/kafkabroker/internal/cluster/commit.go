@@ -13,17 +13,28 @@ import (
 )
 
 // Mark is the content of a commit of a partition: everything below Offset is
-// settled, and nothing from Reach on was ever delivered. The reach and the
-// identity of the log are in the metadata of the commit. Log is empty if another
-// program has committed. Offset is -1 if there is no commit.
+// settled, and nothing from Reach on was ever delivered. The last Gap offsets
+// before Offset have no messages: they are control records of transactions, or were
+// aborted or compacted away. The reach, the gap and the identity of the log are in
+// the metadata of the commit. Log is empty if another program has committed. Offset
+// is -1 if there is no commit.
 type Mark struct {
 	Offset, Reach int64
+	Gap           int64
 	Log           string
 }
 
 const metadata = "once"
 
-func (m Mark) metadata() string { return fmt.Sprintf("%s %d %s", metadata, m.Reach, m.Log) }
+// metadata has the gap, if there is one, in the word of the reach. Builds that do
+// not know it take the commit for another program's, and lose nothing.
+func (m Mark) metadata() string {
+	reach := strconv.FormatInt(m.Reach, 10)
+	if m.Gap > 0 {
+		reach += "-" + strconv.FormatInt(m.Gap, 10)
+	}
+	return fmt.Sprintf("%s %s %s", metadata, reach, m.Log)
+}
 
 func parse(offset int64, text *string) Mark {
 	m := Mark{Offset: offset, Reach: -1}
@@ -34,8 +45,14 @@ func parse(offset int64, text *string) Mark {
 	if len(words) != 3 || words[0] != metadata {
 		return m
 	}
-	if reach, err := strconv.ParseInt(words[1], 10, 64); err == nil {
-		m.Reach, m.Log = reach, words[2]
+	before, after, has := strings.Cut(words[1], "-")
+	if !has {
+		after = "0"
+	}
+	reach, errReach := strconv.ParseInt(before, 10, 64)
+	gap, errGap := strconv.ParseInt(after, 10, 64)
+	if errReach == nil && errGap == nil && gap >= 0 && gap <= offset {
+		m.Reach, m.Gap, m.Log = reach, gap, words[2]
 	}
 	return m
 }

@@ -8,12 +8,13 @@ import (
 )
 
 func TestMetadataOfACommit(t *testing.T) {
-	own := Mark{Offset: 3, Reach: 103, Log: "orders#00ff and more"}
-	text := own.metadata()
-	if got := parse(3, &text); got != own {
-		t.Errorf("%q was read as %+v", text, got)
+	for _, own := range []Mark{{Offset: 3, Reach: 103, Log: "orders#00ff and more"}, {Offset: 3, Reach: 103, Gap: 2, Log: "orders#00ff and more"}} {
+		text := own.metadata()
+		if got := parse(3, &text); got != own {
+			t.Errorf("%q was read as %+v", text, got)
+		}
 	}
-	for _, foreign := range []string{"", "once", "once 7", "once x log", "other 7 log"} {
+	for _, foreign := range []string{"", "once", "once 7", "once x log", "other 7 log", "once 7-4 log", "once 7--1 log", "once 7- log"} {
 		if got := parse(3, &foreign); got != (Mark{Offset: 3, Reach: -1}) {
 			t.Errorf("%q was read as %+v", foreign, got)
 		}

@@ -77,7 +77,8 @@ func Oldest(ctx context.Context, client *kgo.Client, of ...TopicPartition) (map[
 
 // Lag returns the number of offsets that a group has not committed. Without a
 // commit, or if the committed offset is deleted, it counts from the oldest
-// offset. It includes the markers of transactions.
+// offset. It includes what a session has still to read past: the markers of
+// transactions, and messages that were not committed.
 func Lag(ctx context.Context, client *kgo.Client, group string, topics []string) (lag int64, err error) {
 	resp, err := describe(ctx, client, topics)
 	if err != nil {

@@ -61,6 +61,7 @@ func (g *Member) Options(group string) []kgo.Opt {
 		kgo.DisableAutoCommit(),
 		kgo.ConsumeStartOffset(kgo.NoResetOffset().AtStart()),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
+		kgo.KeepControlRecords(), // what was read past them is settled
 		kgo.OnPartitionsAssigned(g.onAssigned),
 		kgo.OnOffsetsFetched(g.onFetched),
 		kgo.AdjustFetchOffsetsFn(g.adjust),
@@ -95,7 +96,7 @@ func (g *Member) onFetched(ctx context.Context, _ *kgo.Client, resp *kmsg.Offset
 	defer g.tracker.Unlock()
 	for at, start := range starts {
 		if p := g.partitions[at]; p != nil {
-			p.Buffer.Reset(start, nil)
+			p.Start(start, 0, nil)
 		}
 	}
 	return nil
@@ -113,7 +114,7 @@ func (g *Member) begin(resp *kmsg.OffsetFetchResponse) (fresh []cluster.TopicPar
 		case m.Offset < 0, m.Log != "" && m.Log != p.Log:
 			fresh = append(fresh, at)
 		default:
-			p.Buffer.Reset(m.Offset, nil)
+			p.Start(m.Offset, m.Gap, nil)
 			if m.Log != "" {
 				p.old = max(m.Reach, m.Offset)
 				p.note(m)
@@ -248,7 +249,7 @@ func (g *Member) Has(p *Partition) bool { return g.partitions[p.TopicPartition] 
 // drop releases the messages of a partition, which may be nil. The mutex is held.
 func (g *Member) drop(p *Partition) {
 	if p != nil {
-		p.Buffer.Reset(p.Buffer.Settled(), ErrMoved)
+		p.Start(p.Buffer.Settled(), p.settledGap(), ErrMoved)
 	}
 }
 
@@ -270,7 +271,7 @@ func (g *Member) Add(p *Partition, fetched kgo.FetchPartition) error {
 			return fmt.Errorf("kafkabroker: %s@%d came again, before offset %d: the log was truncated: open another session",
 				p, r.Offset, p.Buffer.Next())
 		}
-		p.Buffer.Add(r.Offset, Fetched{p, r})
+		p.add(r)
 	}
 	if p.needsReach() {
 		select {

@@ -10,6 +10,7 @@ import (
 type Fetched struct {
 	From   *Partition
 	Record *kgo.Record
+	Gap    int64 // number of offsets before it without a message
 }
 
 // Partition is a partition that the member was assigned. The mutex of the
@@ -19,6 +20,7 @@ type Partition struct {
 	Log    string
 	Buffer *inflight.Buffer[Fetched]
 
+	gap      int64        // number of offsets before the buffer's Next without a message
 	revoking bool         // it is being revoked; deliveries in flight may still be settled
 	old      int64        // messages below it may have been delivered before; -1: not known yet
 	noted    cluster.Mark // the last confirmed commit
@@ -28,6 +30,46 @@ func newPartition(at cluster.TopicPartition, log string) *Partition {
 	p := &Partition{TopicPartition: at, Log: log, Buffer: inflight.NewBuffer[Fetched](-1), old: -1}
 	p.note(cluster.Mark{Log: log})
 	return p
+}
+
+// Start makes the partition continue at an offset, with a known gap without
+// messages before it. Settling what was in flight returns the error released. The
+// mutex is held.
+func (p *Partition) Start(at, gap int64, released error) {
+	p.Buffer.Reset(at, released)
+	p.gap = gap
+}
+
+// add adds a record, which may be a control record.
+func (p *Partition) add(r *kgo.Record) {
+	p.gap += r.Offset - p.Buffer.Next()
+	if r.Attrs.IsControl() {
+		p.gap++
+		p.Buffer.Skip(r.Offset)
+		return
+	}
+	p.Buffer.Add(r.Offset, Fetched{From: p, Record: r, Gap: p.gap})
+	p.gap = 0
+}
+
+// settledGap returns how many offsets before the first unsettled one have no
+// message.
+func (p *Partition) settledGap() int64 {
+	for it := range p.Buffer.Items() {
+		return it.Value.Gap
+	}
+	return p.gap
+}
+
+// IsEmpty reports whether there are known to be no messages from one offset to
+// another, which does not belong to them. The mutex is held.
+func (p *Partition) IsEmpty(from, to int64) bool {
+	for it := range p.Buffer.Items() {
+		if it.Offset-it.Value.Gap <= from && to <= it.Offset {
+			return true
+		}
+	}
+	return p.Buffer.Next()-p.gap <= from && to <= p.Buffer.Next()
 }
 
 // mark returns what to commit now. Its reach is ahead of the messages, so that
@@ -41,7 +83,7 @@ func (p *Partition) mark(ahead int64) cluster.Mark {
 	if ahead > 0 {
 		reach = max(reach, p.noted.Reach, p.Buffer.Next()+ahead)
 	}
-	return cluster.Mark{Offset: settled, Reach: reach, Log: p.Log}
+	return cluster.Mark{Offset: settled, Reach: reach, Gap: p.settledGap(), Log: p.Log}
 }
 
 // note records a confirmed commit. Messages beyond its reach are not delivered.
