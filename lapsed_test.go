@@ -4,17 +4,17 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/faketime"
 	"github.com/effectively-once/once/store/memstore"
 )
 
 // A holder that is gone has left no reason, and one that does not know what it
 // did has. People look at the first for a crash, and at the second for an answer.
 func TestALapsedLeaseIsToldFromAReportedOutcome(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	faketime.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		op := &once.Operation[int]{Name: "charge", OnUnknown: once.Resend, Policy: once.Policy{Lease: time.Second}}
 		for _, sealed := range []bool{false, true} {

@@ -18,6 +18,7 @@ import (
 	"github.com/effectively-once/once/internal/faketime"
 	"github.com/effectively-once/once/internal/logtest"
 	"github.com/effectively-once/once/internal/testenv"
+	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
 )
@@ -291,7 +292,7 @@ func TestTheOutboxIsRepaired(t *testing.T) {
 	if ms := outgoing(t, s, store.Stuck); len(ms) != 2 || !strings.Contains(ms[0].Reason, "parked by dee: wrong template") {
 		t.Fatalf("stuck are %v", ms)
 	}
-	b.get("/outbox").shows("Retry all of them", "Discard all of them", "wrong template").follow("letter-1").shows("Message letter-1", "order 7", "stuck").hides("hello")
+	b.get("/outbox").shows("Retry all of them", "Discard all of them", "wrong template").hides("The last failure").follow("letter-1").shows("Message letter-1", "order 7", "stuck").hides("hello")
 	b.fill("/outbox/message").shows("hello", "Shown as text")
 	b.follow("Retry…").fill("/change", "reason", "right now").fill("/jobs")
 	ended(t, c, 2)
@@ -739,4 +740,22 @@ func TestAJobGivesUpAStoreThatNeverAnswers(t *testing.T) {
 	c.Close()
 	b.get("/job?number=1").shows("failed", "replayed 0 of 3", "The message that it was at may be changed already")
 	close(s.end)
+}
+
+// What a relay met last is on the page, whichever state is listed.
+func TestTheLastFailureOfARelayIsShown(t *testing.T) {
+	s := memstore.New(nil)
+	op := &once.Operation[int]{Name: "order"}
+	if _, err := once.DoTx(t.Context(), s, op.For("1"), func(ctx context.Context, tx *memstore.Tx) (int, error) {
+		return 0, outbox.New(s, nil).Put(ctx, tx, &broker.Message{ID: "m-1", Topic: "nowhere"})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ms := outgoing(t, s, store.Pending)
+	ms[0].Attempts, ms[0].Reason = 3, "no queue takes it: NO_ROUTE"
+	if _, err := s.MoveOutgoing(t.Context(), [16]byte{}, ms, store.Held); err != nil {
+		t.Fatal(err)
+	}
+	b := as(t, open(t, Options{Stores: []Store{{Name: "shop", Store: s}}}), lookToken)
+	b.get("/outbox").is(http.StatusOK).shows("The last failure", "m-1 to nowhere", "no queue takes it: NO_ROUTE")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/legible"
+	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 )
 
@@ -22,7 +23,8 @@ type backlog struct {
 	Depth   []depthRow
 	Relays  int
 	Lanes   []laneRow
-	Unknown string // why relays and lanes are not known
+	Unknown string      // why relays and lanes are not known
+	Last    *messageRow // that failed last; nil: none has
 }
 
 type depthRow struct {
@@ -64,6 +66,12 @@ func (v *view) backlogOf(ctx context.Context, s Store, messages store.Relayable)
 			count = "about " + count
 		}
 		b.Depth = append(b.Depth, depthRow{d.State.String(), count, legible.Ago(d.Oldest), v.link("/outbox", "store", s.Name, "state", d.State.String())})
+	}
+	if m, found, err := (outbox.Admin{Store: messages}).LastFailure(ctx); err != nil {
+		return nil, err
+	} else if found {
+		b.Last = &messageRow{URL: v.outgoingLink(s, m), Topic: m.Message.Topic, ID: m.Message.ID, State: m.State.String(), Attempts: m.Attempts,
+			Reason: legible.Text(m.Reason), Since: m.Changed, Ago: v.ago(m.Changed)}
 	}
 	leases, known, err := leasesOf(ctx, s)
 	switch {

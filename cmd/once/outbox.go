@@ -42,6 +42,9 @@ type outboxStatus struct {
 // Help is the long text of once outbox status --help.
 func (outboxStatus) Help() string {
 	return `
+The last failure is that of a message which failed while others got through. While nothing at all gets through, messages
+are pending, and the log of the relays has the error.
+
 Counts above 10,000 are estimates. Messages of the log-only outbox are not counted; the slot shows the size of their
 backlog.
 
@@ -52,6 +55,7 @@ Example:
 type outboxJSON struct {
 	Depth  []depthJSON `json:"depth"`
 	Relays int         `json:"relays"`
+	Failed *failedJSON `json:"last_failure,omitempty"`
 	Lanes  []laneJSON  `json:"lanes"`
 	Slot   *slotJSON   `json:"slot,omitempty"`
 }
@@ -61,6 +65,17 @@ type depthJSON struct {
 	Count     int     `json:"count"`
 	Estimated bool    `json:"estimated"`
 	Oldest    float64 `json:"oldest_seconds"`
+}
+
+// failedJSON is the last error of a relay, and the message that it is about.
+type failedJSON struct {
+	At       string `json:"at"`
+	Reason   string `json:"reason"`
+	ID       string `json:"id"`
+	Topic    string `json:"topic"`
+	State    string `json:"state"`
+	Seq      int64  `json:"seq"`
+	Attempts int    `json:"attempts"`
 }
 
 type laneJSON struct {
@@ -104,6 +119,14 @@ func (c *outboxStatus) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	failed, found, err := outbox.Admin{Store: messages}.LastFailure(ctx)
+	if err != nil {
+		return err
+	}
+	var last *failedJSON
+	if found {
+		last = &failedJSON{stamp(failed.Changed), failed.Reason, failed.Message.ID, failed.Message.Topic, failed.State.String(), failed.Seq, failed.Attempts}
+	}
 	var slot *slotJSON
 	if log, ok := s.Store.(slotted); ok && s.Tables != nil && s.Tables.Logged {
 		found, err := log.OutboxSlot(ctx)
@@ -115,9 +138,16 @@ func (c *outboxStatus) Run(ctx context.Context) error {
 		}
 	}
 	if c.json() {
-		return printJSON(outboxAsJSON(depth, leases, slot))
+		j := outboxAsJSON(depth, leases, slot)
+		j.Failed = last
+		return printJSON(j)
 	}
-	return printOutbox(depth, leases, slot)
+	if err := printOutbox(depth, leases, slot); err != nil || !found {
+		return err
+	}
+	_, err = fmt.Printf("\nThe last failure, %s: message %s to %s, after %s: %s\n", show.Ago(time.Since(failed.Changed)),
+		show.Quote(failed.Message.ID), show.Line(failed.Message.Topic), show.Count(failed.Attempts, "attempt", "attempts"), show.Text(failed.Reason))
+	return err
 }
 
 func outboxAsJSON(depth []store.Depth, leases store.Leases, slot *slotJSON) outboxJSON {

@@ -176,4 +176,20 @@ var outboxBugs = []Bug{
 		New:  `_ = soon`,
 		Test: Test{"./outbox", "^TestALongPollIsKeptBesideABell$"},
 	},
+	{
+		Name: "the-last-failure-is-the-first",
+		Why:  "an operator is shown an error of yesterday, and not the one of now",
+		File: "outbox/failure.go",
+		Old:  "!found || m.Changed.After(last.Changed)",
+		New:  "!found",
+		Test: Test{"./outbox", "^TestTheLastFailureIsFound$"},
+	},
+	{
+		Name: "who-waits-has-failed",
+		Why:  "the last failure is that of a message that was never tried",
+		File: "outbox/failure.go",
+		Old:  "m.Attempts > 0 && m.Reason != \"\"",
+		New:  "m.Reason != \"\"",
+		Test: Test{"./outbox", "^TestTheLastFailureIsFound$"},
+	},
 }

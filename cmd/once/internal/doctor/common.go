@@ -12,6 +12,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/show"
 	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 )
 
@@ -128,20 +129,18 @@ func keys(ctx context.Context, e *examination) error {
 
 func unknown(ctx context.Context, e *examination) error {
 	seen, old, oldest, operations := 0, 0, time.Duration(0), map[string]int{}
-	cut, err := each(ctx, e, once.Unknown, oldUnknown, func(r once.Record) { // a lapsed lease does not count as a change
-		since := max(r.Age-r.Updated.Sub(r.Created), 0)
-		if r.LeaseLeft < 0 {
-			since = -r.LeaseLeft
-		}
+	cut, err := each(ctx, e, once.Unknown, oldUnknown, func(r once.Record) {
+		since := unknownSince(r)
 		seen++
 		if oldest = max(oldest, since); since > oldUnknown {
 			old++
 			operations[r.Key.Operation]++
 		}
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	switch {
 	case old > 0:
 		e.found("unknown-old", Warning, fmt.Sprintf("%s%s unknown for more than %s, the oldest for %s: %s.", atLeast(cut),
 			show.Count(old, "key has been", "keys have been"), show.Span(oldUnknown), show.Span(oldest), commonest(operations)),
@@ -151,7 +150,44 @@ func unknown(ctx context.Context, e *examination) error {
 		e.found("unknown-many", Note, fmt.Sprintf("There are many unknown keys. None of the %d that were checked is old.", seen),
 			"Others may be old.", "List old ones with once unknown list --older-than 1h.")
 	}
-	return nil
+	if cut { // there are enough to see to
+		return nil
+	}
+	return unknownLately(ctx, e)
+}
+
+// unknownLately notes keys that have not been unknown for long: what resolves
+// them may be about to.
+func unknownLately(ctx context.Context, e *examination) error {
+	young, lapsed, oldest, operations := 0, 0, time.Duration(0), map[string]int{}
+	cut, err := each(ctx, e, once.Unknown, 0, func(r once.Record) {
+		since := unknownSince(r)
+		if since > oldUnknown {
+			return
+		}
+		young++
+		oldest = max(oldest, since)
+		operations[r.Key.Operation]++
+		if r.Lapsed() {
+			lapsed++
+		}
+	})
+	if err == nil && young > 0 {
+		e.found("unknown-young", Note, fmt.Sprintf("%s%s unknown for less than %s, the oldest for %s: %s. The lease of %d lapsed, and %d were reported by their work.",
+			atLeast(cut), show.Count(young, "key has been", "keys have been"), show.Span(oldUnknown), show.Span(oldest), commonest(operations), lapsed, young-lapsed),
+			"Whether their work happened is not known. A reconciler or the next call may resolve them soon.",
+			"If nothing resolves their operations, decide now: once unknown list shows what to search for at the other system.")
+	}
+	return err
+}
+
+// unknownSince returns for how long a record has been unknown. A lapsed lease does
+// not count as a change.
+func unknownSince(r once.Record) time.Duration {
+	if r.LeaseLeft < 0 {
+		return -r.LeaseLeft
+	}
+	return max(r.Age-r.Updated.Sub(r.Created), 0)
 }
 
 // commonest returns the names with the highest counts.
@@ -275,9 +311,13 @@ func outgoing(ctx context.Context, e *examination) error {
 			e.found("outbox-behind", Warning, fmt.Sprintf("%s pending, the oldest was put %s.", count,
 				show.Ago(d.Oldest)),
 				"No relay runs, or it cannot publish.", "Check once outbox status and the log of the relays.")
-		case d.State == store.Held && d.Oldest > oldHeld:
-			e.found("outbox-held", Warning, fmt.Sprintf("%s held, the oldest was put %s.", count,
-				show.Ago(d.Oldest)),
+		case d.State == store.Held:
+			severity := Warning
+			if d.Oldest <= oldHeld { // the next attempt may succeed
+				severity = Note
+			}
+			e.found("outbox-held", severity, fmt.Sprintf("%s held, the oldest was put %s.%s", count,
+				show.Ago(d.Oldest), lastFailure(ctx, messages)),
 				"They failed, or wait for an earlier message with the same ordering key that failed.", "Inspect them with once outbox peek --state held.")
 		}
 		if d.State == store.Pending || d.State == store.Held || d.State == store.Delayed {
@@ -289,6 +329,16 @@ func outgoing(ctx context.Context, e *examination) error {
 			"Nothing is published.", "Start a relay: once serve (docs/operating.md), or outbox.Relay in a program (docs/publishing.md).")
 	}
 	return nil
+}
+
+// lastFailure is a sentence about the last error of a relay, if one is stored.
+func lastFailure(ctx context.Context, messages store.Relayable) string {
+	m, found, err := outbox.Admin{Store: messages}.LastFailure(ctx)
+	if err != nil || !found { // what is known is shown
+		return ""
+	}
+	return fmt.Sprintf(" The last failure, %s, was of message %s to %s: %s.", show.Ago(time.Since(m.Changed)), show.Quote(m.Message.ID),
+		show.Line(m.Message.Topic), show.Short(m.Reason))
 }
 
 func consumers(ctx context.Context, e *examination) error {
