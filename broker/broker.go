@@ -19,6 +19,7 @@
 //	[Delayer]       Session    Kafka, NATS, SQS, Pub/Sub, Service Bus   Return redelivers at once
 //	[DeadLetterer]  Session    all                                      rejected messages count as gone
 //	[Seeker]        Session    all logs                                 a consumer cannot restore its position
+//	[Subscriber]    Source     the store itself                         consumers of one source share its messages
 //	[Placeless]     Source     NATS logs, Event Hubs                    the broker keeps the position of a consumer
 //	[Located]       Source     Kafka, NATS, RabbitMQ, SQS, Event Hubs   sources with the same name are the same
 //	[Varying]       Source     webhooks                                 copies of a message with other bodies are parked
@@ -64,6 +65,12 @@ type Message struct {
 // ErrInvalid is returned for a message or an argument that can never be accepted.
 // The text says what to change.
 var ErrInvalid = errors.New("broker: invalid")
+
+// ErrNotYet is returned by a publisher that works, for a message that it cannot take
+// before something else has changed: nothing takes its topic, or its queue is full.
+// Neither the message nor the broker is at fault. A relay keeps the message, and
+// tries it again without counting attempts.
+var ErrNotYet = errors.New("broker: not yet")
 
 // ErrSettled is returned by a session for a delivery that is not, or no longer, its
 // own to settle. Nothing is left to do: the message is settled, or comes again.
@@ -127,6 +134,14 @@ type Source interface {
 	// orders". It never changes and contains no secret. [Located] identifies the
 	// cluster.
 	Name() string
+}
+
+// Subscriber is a [Source] that gives all its messages to each consumer: each has a
+// queue of its own, which the sessions of its processes share.
+type Subscriber interface {
+	// For returns the source of a consumer, with the same Name. keys is the name in
+	// the keys of the consumer, which stays when the consumer is renamed.
+	For(keys string) Source
 }
 
 // Session receives messages. When it breaks, its unsettled deliveries are

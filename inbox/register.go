@@ -190,10 +190,11 @@ func (r *registration) findKeys(self *store.Consumer, all []store.Consumer) erro
 		return invalid("it is renamed from %q, which was never at the source %q", r.RenamedFrom, self.Source)
 	}
 	self.Keys = cmp.Or(self.Keys, self.Name)
+	_, forEach := r.Source.(broker.Subscriber)
 	for _, c := range all {
 		same := sameSource(c.Source, self.Source)
 		switch {
-		case c.Keys != self.Keys && same && r.located && isPlain(c.Name) && r.Rebuild == "":
+		case c.Keys != self.Keys && same && !forEach && r.located && isPlain(c.Name) && r.Rebuild == "":
 			return invalid("the source %q was consumed by %q: if this is the same consumer with a new name, set RenamedFrom: %q, "+
 				"or everything would be handled again; if it is another one, give it a source of its own", self.Source, c.Name, c.Name)
 		case c.Keys == self.Keys && !same && !sameSource(c.Source, r.SharedWith) && c.Name != self.Name && c.Seen < seen:

@@ -34,7 +34,11 @@ type session struct {
 
 // openSession opens a session with the source.
 func openSession(ctx context.Context, e *env, p processor) (*session, error) {
-	opened, err := e.Source.Open(ctx, e.Window)
+	source := e.Source
+	if topic, ok := source.(broker.Subscriber); ok {
+		source = topic.For(e.keys)
+	}
+	opened, err := source.Open(ctx, e.Window)
 	if err != nil {
 		return nil, err
 	}

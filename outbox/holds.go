@@ -12,6 +12,9 @@ import (
 // holdsPoll is how often messages that others have held are looked for.
 const holdsPoll = 5 * time.Second
 
+// earlyPoll is how often messages are tried that cannot be published yet.
+const earlyPoll = 2 * time.Second
+
 // holds are the ordering keys with a message that waits for a retry or for a
 // person, and the messages without an ordering key that do.
 type holds struct {
@@ -34,6 +37,7 @@ type hold struct {
 	stuck   int64 // the Seq of the first Stuck message, which waits for a person; 0: there is none
 	next    time.Time
 	pause   *backoff.Backoff
+	early   bool  // its first message cannot be published yet: a matter of the topic, whose end nothing tells
 	through int64 // the value of env.through when it was last tried
 }
 
@@ -67,7 +71,11 @@ func (h *holds) of(m *store.Outgoing) *hold {
 
 // wait delays the next attempt.
 func (h *holds) wait(o *hold) {
-	o.next = time.Now().Add(o.pause.Next())
+	pause := earlyPoll
+	if !o.early {
+		pause = o.pause.Next()
+	}
+	o.next = time.Now().Add(pause)
 	h.expect(o)
 }
 
@@ -181,6 +189,9 @@ func (h *holds) split(chunk []store.Outgoing) (free, held []store.Outgoing) {
 
 // settle stores the messages that a round did not publish.
 func (h *holds) settle(ctx context.Context, out outcome) error {
+	for i := range out.early {
+		h.of(&out.early[i]).early = true
+	}
 	retry, stuck := h.undelivered(out)
 	if err := h.put(ctx, stuck, store.Stuck); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -241,5 +242,52 @@ func TestHeldMessagesStayBehindTheirHead(t *testing.T) {
 		b.until("the key is out", func() bool { return len(b.sender.taken()) == 12 })
 		stop()
 		b.wantOrder("key")
+	})
+}
+
+// Messages that cannot be published yet wait for hours, while others pass, and are
+// blamed for nothing. When they can be published, they are within seconds, also
+// those that another relay has found held.
+func TestMessagesThatComeTooEarlyWaitUnblamed(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		early := append(some(300, "e", ""), some(20, "k", "key")...)
+		for _, m := range early {
+			m.Topic = "nobody's"
+		}
+		b.sender.set(nil, func(m *broker.Message) error {
+			if m.Topic == "nobody's" {
+				return fmt.Errorf("%w: nobody takes it", broker.ErrNotYet)
+			}
+			return nil
+		})
+		b.put(early...)
+		var good []*broker.Message
+		stop, said := b.run(b.relay()), new(strings.Builder)
+		for i := range 2 * 60 {
+			if i == 60 {
+				stop()
+				r := b.relay()
+				r.Logger = slog.New(slog.NewTextHandler(said, nil))
+				stop = b.run(r)
+			}
+			good = append(good, message(fmt.Sprint("good", i), ""))
+			b.put(good[i])
+			time.Sleep(time.Minute)
+		}
+		if n := len(b.rows(store.Stuck)); n > 0 {
+			b.Errorf("%d messages are stuck, although nothing is wrong with them", n)
+		}
+		if n := len(b.rows(store.Held)); n != len(early) {
+			b.Errorf("%d messages are held, want %d", n, len(early))
+		}
+		b.wantAll(good)
+		if !strings.Contains(said.String(), "nobody takes it") {
+			b.Errorf("the log does not say why messages wait: %.300s", said)
+		}
+		b.sender.set(nil, nil)
+		time.Sleep(5 * time.Second)
+		b.wantAll(append(good, early...))
+		b.wantOrder("key")
+		stop()
 	})
 }

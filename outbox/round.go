@@ -61,6 +61,7 @@ type outcome struct {
 	failed  []store.Outgoing // failed alone while others got through; Attempts and Reason are updated
 	skipped []store.Outgoing // not tried, because nothing gets through to their topics
 	invalid []store.Outgoing // can never be published; Reason is set
+	early   []store.Outgoing // cannot be published yet; Reason is set
 	first   *store.Outgoing  // the first that failed, if nothing got through and it was alone
 	carried int              // how many got through
 	refused bool             // messages were tried, and none got through
@@ -77,7 +78,7 @@ func (e *env) undelivered(out outcome) (retry, stuck []store.Outgoing) {
 			retry = append(retry, m)
 		}
 	}
-	return append(retry, out.skipped...), append(stuck, out.invalid...)
+	return slices.Concat(retry, out.skipped, out.early), append(stuck, out.invalid...)
 }
 
 // carry publishes the messages of a chunk in batches. It starts no batch after
@@ -189,11 +190,7 @@ func placeOf(m *store.Outgoing) place { return place{m.Lane, m.Seq, m.LogPlace, 
 // send publishes a batch. It sends each half of the messages that fail again,
 // until a message fails alone.
 func (r *round) send(batch []store.Outgoing) {
-	ok, failed, invalid := r.publish(batch)
-	r.invalid = append(r.invalid, invalid...)
-	for _, m := range invalid {
-		r.skipKey(&m)
-	}
+	ok, failed := r.publish(batch)
 	if len(ok) > 0 {
 		r.gotThrough(ok)
 	}
@@ -269,11 +266,19 @@ func (r *round) gotThrough(ok []store.Outgoing) {
 
 // publish calls the publisher with a batch, and divides the messages by result.
 // Attempts and Reason of those that failed are updated.
-func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Outgoing) {
+func (r *round) publish(batch []store.Outgoing) (ok, failed []store.Outgoing) {
 	ms, batch, failed, invalid := r.open(batch)
+	var early []store.Outgoing
+	defer func() {
+		r.invalid, r.early = append(r.invalid, invalid...), append(r.early, early...)
+		for _, m := range slices.Concat(invalid, early) {
+			r.skipKey(&m)
+		}
+		r.logEarly(early)
+	}()
 	if len(ms) == 0 {
 		r.logRefused(failed)
-		return nil, failed, invalid
+		return nil, failed
 	}
 	ctx, cancel := r.limit(r.working)
 	defer cancel()
@@ -289,7 +294,7 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Out
 	}
 	r.source.calling(callEnded) // after the observer, which may hang too
 	if errs == nil {
-		return batch, failed, invalid
+		return batch, failed
 	}
 	for i, m := range batch {
 		err := errs[i]
@@ -297,9 +302,12 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Out
 			ok = append(ok, m)
 			continue
 		}
-		m.Attempts++
 		m.Reason = name.Reason(err.Error())
-		if errors.Is(err, broker.ErrInvalid) {
+		if errors.Is(err, broker.ErrNotYet) {
+			early = append(early, m)
+			continue
+		}
+		if m.Attempts++; errors.Is(err, broker.ErrInvalid) {
 			invalid = append(invalid, m)
 		} else {
 			failed = append(failed, m)
@@ -308,7 +316,7 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Out
 	if len(ok) == 0 {
 		r.logRefused(failed)
 	}
-	return ok, failed, invalid
+	return ok, failed
 }
 
 // open returns a batch as it is published, without the messages that cannot be
@@ -347,6 +355,15 @@ func (r *round) open(batch []store.Outgoing) (ms []*broker.Message, opened, fail
 		}
 	}
 	return ms, opened, failed, invalid
+}
+
+func (r *round) logEarly(early []store.Outgoing) {
+	if len(early) == 0 {
+		return
+	}
+	first := &early[0]
+	r.Logger.WarnContext(r.working, "outbox: messages cannot be published yet, and are kept", logs.Spaced(first.Message.Topic), "messages", len(early),
+		"first", first.Message.ID, "topic", first.Message.Topic, "reason", first.Reason)
 }
 
 func (r *round) logRefused(failed []store.Outgoing) {

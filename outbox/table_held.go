@@ -26,6 +26,7 @@ func (r *retrier) retry(ctx, working context.Context) (busy bool, err error) {
 	due := r.holds.each()
 	slices.SortFunc(due, func(a, b *hold) int { return a.next.Compare(b.next) })
 	failed := make(map[string]int) // by topic; negative: a message got through
+	early := make(map[string]bool) // topics of messages that cannot be published yet
 	defer r.holds.recount()
 	for end := time.Now().Add(r.PublishTime / 2); len(due) > 0; due = due[1:] {
 		o := due[0]
@@ -39,6 +40,7 @@ func (r *retrier) retry(ctx, working context.Context) (busy bool, err error) {
 			continue
 		}
 		if failed[o.topic] > 1 && o.stuck == 0 {
+			o.early = early[o.topic]
 			r.holds.wait(o) // the topic is down, so this message is not at fault
 			continue
 		}
@@ -46,6 +48,7 @@ func (r *retrier) retry(ctx, working context.Context) (busy bool, err error) {
 		if err != nil {
 			return busy, err
 		}
+		early[o.topic] = o.early
 		if busy = busy || again; again {
 			failed[o.topic] = -len(due)
 		} else if o.stuck == 0 {
@@ -100,6 +103,7 @@ func (r *retrier) carryHeld(ctx, working context.Context, o *hold, ms []store.Ou
 	c := carrier{env: r.env, source: r.source, pace: cautious}
 	through := r.through.Load()
 	out := c.carry(ctx, working, ms)
+	o.early = len(out.early) > 0
 	if out.first != nil && o.through < through {
 		out.failed = append(out.failed, *out.first)
 	}
@@ -109,7 +113,7 @@ func (r *retrier) carryHeld(ctx, working context.Context, o *hold, ms []store.Ou
 	if err := r.holds.settle(working, out); err != nil {
 		return false, err
 	}
-	if out.refused || len(out.failed) > 0 {
+	if out.refused || len(out.failed)+len(out.early) > 0 {
 		o.through = through
 		r.holds.wait(o)
 	}

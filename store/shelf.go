@@ -32,6 +32,14 @@ type Shelf interface {
 	ForgetShelved(ctx context.Context, keep time.Duration, limit int) (int, error)
 }
 
+// ShelfBatch changes several messages of a [Shelf] at once. Without it, they are
+// changed one by one.
+type ShelfBatch interface {
+	// ChangeMany is Change for each message, in one transaction. A message whose
+	// Version has changed since it was read is left alone, and is false in changed.
+	ChangeMany(ctx context.Context, ms []Shelved) (changed []bool, err error)
+}
+
 // TxShelf is a [Shelf] in a transactional database. Tx is the transaction type of
 // its TxStore. Its methods run in a transaction that the caller began and ends.
 // After an error the caller rolls back. Without it, Consumer.Checkpoint is
@@ -127,6 +135,7 @@ type ShelfQuery struct {
 	After       int64        // messages after this Seq
 	Limit       int          // default 100, at most 1,000
 	Bodiless    bool         // omit the bodies and headers of messages
+	NoQueued    bool         // omit Waiting messages of queues: see [QueueOf]
 
 	// Ready selects messages that may be tried now. They are Waiting and due, and no
 	// earlier message of the same consumer and ordering key is Waiting or, if

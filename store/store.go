@@ -19,6 +19,7 @@
 //	Registry        all      who consumes which source      names are not checked
 //	RegistryEditor  all      people rename and retire       only programs rename
 //	Shelf           all      messages that are set aside    the broker's dead letters
+//	ShelfBatch      all      several changes at once        they are made one by one
 //	TxShelf         all      the same in a transaction      no order behind failures
 //	Positions       all      how far a consumer has come    no Consumer.Checkpoint
 //	Outbox          all      messages in a transaction      no outbox.New

@@ -488,7 +488,11 @@ func (c *Shelving[Tx]) Shelved(ctx context.Context, q store.ShelfQuery) (page []
 		if err := c.load(ctx, linesDoc(consumer), &lines); err != nil {
 			return nil, err
 		}
+		_, queue := store.QueueOwner(consumer)
 		for _, l := range selected(q, lines, now) {
+			if q.NoQueued && queue && l.State == store.Waiting {
+				continue
+			}
 			all = append(all, found{consumer, l.Seq})
 		}
 	}

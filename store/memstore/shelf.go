@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -140,6 +141,29 @@ func (s *Store) Change(ctx context.Context, m store.Shelved) error {
 	})
 }
 
+// ChangeMany is Change for each message.
+func (s *Store) ChangeMany(ctx context.Context, ms []store.Shelved) (changed []bool, err error) {
+	for _, m := range ms {
+		if err := checkState(m); err != nil {
+			return nil, err
+		}
+	}
+	changed = make([]bool, len(ms))
+	err = s.do(ctx, func(now time.Time) error {
+		tx := s.Begin()
+		defer tx.letGo()
+		for i, m := range ms {
+			err := s.change(tx, m, now)
+			if changed[i] = err == nil; err != nil && !errors.Is(err, once.ErrLeaseLost) {
+				return err
+			}
+		}
+		s.applyShelf(tx, now)
+		return nil
+	})
+	return changed, err
+}
+
 // ChangeTx is like Change in the caller's transaction. If another transaction
 // in flight has changed the message, it returns [once.ErrConflict].
 func (s *Store) ChangeTx(ctx context.Context, tx *Tx, m store.Shelved) error {
@@ -232,8 +256,14 @@ func (s *Store) Shelved(ctx context.Context, q store.ShelfQuery) (page []store.S
 func wanted(q store.ShelfQuery, m store.Shelved) bool {
 	return m.Seq > q.After && (q.Consumer == "" || q.Consumer == m.Consumer) &&
 		(len(q.States) == 0 || slices.Contains(q.States, m.State)) &&
-		(len(q.IDs) == 0 || slices.Contains(q.IDs, m.Message.ID)) &&
+		!(q.NoQueued && isQueued(m)) && (len(q.IDs) == 0 || slices.Contains(q.IDs, m.Message.ID)) &&
 		(q.OrderingKey == "" || q.OrderingKey == m.Message.OrderingKey) && (q.Topic == "" || q.Topic == m.Message.Topic)
+}
+
+// isQueued reports whether a message waits in the queue of a consumer.
+func isQueued(m store.Shelved) bool {
+	_, queue := store.QueueOwner(m.Consumer)
+	return queue && m.State == store.Waiting
 }
 
 func checkShelved(m store.Shelved) error {

@@ -78,6 +78,10 @@ func (t *Tables) query(q store.ShelfQuery) (sqlschema.Statement, sqlschema.Param
 		b.WriteString(" AND " + t.names.Dialect().Same("s.topic", "@topic"))
 		p["topic"] = q.Topic
 	}
+	if q.NoQueued {
+		b.WriteString(" AND NOT (s.state = 1 AND s.consumer LIKE @queues)")
+		p["queues"] = "%" + store.QueueOf("")
+	}
 	if q.Ready {
 		states := "1"
 		if q.BehindParked {

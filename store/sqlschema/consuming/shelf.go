@@ -65,6 +65,15 @@ func (s Shelf[Tx]) Change(ctx context.Context, m store.Shelved) error {
 	return s.db.Write(ctx, func(q sqlschema.Querier) error { return s.tables.Change(ctx, q, m) })
 }
 
+// ChangeMany is Change for each message, in one transaction.
+func (s Shelf[Tx]) ChangeMany(ctx context.Context, ms []store.Shelved) (changed []bool, err error) {
+	err = s.db.Transact(ctx, "", func(ctx context.Context, q sqlschema.Querier) error {
+		changed, err = s.tables.ChangeMany(ctx, q, ms)
+		return err
+	})
+	return changed, err
+}
+
 // ChangeTx is Change in a transaction of the caller's.
 func (s Shelf[Tx]) ChangeTx(ctx context.Context, tx Tx, m store.Shelved) error {
 	return s.db.InTx(ctx, tx, func(q sqlschema.Querier) error { return s.tables.Change(ctx, q, m) })
@@ -283,20 +292,39 @@ func distinct(keys []string) (all []string) {
 // Change implements Change. It returns a [sqlschema.Lost] if the message is
 // gone or was changed.
 func (t *Tables) Change(ctx context.Context, q sqlschema.Querier, m store.Shelved) error {
-	if err := checkState(m); err != nil {
-		return err
+	changed, err := t.ChangeMany(ctx, q, []store.Shelved{m})
+	if err == nil && !changed[0] {
+		err = sqlschema.Lost(fmt.Sprintf("shelved message %d is gone, or was changed after version %d", m.Seq, m.Version))
 	}
+	return err
+}
+
+// ChangeMany implements ChangeMany, inside a transaction.
+func (t *Tables) ChangeMany(ctx context.Context, q sqlschema.Querier, ms []store.Shelved) ([]bool, error) {
+	for _, m := range ms {
+		if err := checkState(m); err != nil {
+			return nil, err
+		}
+	}
+	changed := make([]bool, len(ms))
+	for i, m := range ms {
+		var err error
+		if changed[i], err = t.change(ctx, q, m); err != nil {
+			return nil, err
+		}
+	}
+	return changed, nil
+}
+
+func (t *Tables) change(ctx context.Context, q sqlschema.Querier, m store.Shelved) (bool, error) {
 	how := t.sql.change
 	if m.State == store.Handled && m.History == "" {
 		how = t.sql.remove
 	}
 	p := stateParams(m)
 	p["seq"], p["version"] = m.Seq, m.Version
-	changed, err := t.exec(ctx, q, how, p)
-	if err == nil && changed != 1 {
-		err = sqlschema.Lost(fmt.Sprintf("shelved message %d is gone, or was changed after version %d", m.Seq, m.Version))
-	}
-	return err
+	n, err := t.exec(ctx, q, how, p)
+	return n == 1, err
 }
 
 // Forget implements ForgetShelved.
