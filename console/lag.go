@@ -411,6 +411,11 @@ func (c *Console) askFor(ctx context.Context, of askedConsumer) (answer lagAnswe
 				err = errPanicked // what it panicked with may have an address with a password in it
 			}
 		}()
+		if _, ok := store.TopicOf(of.source); ok { // each consumer has a queue of its own
+			positioned.Store(true)
+			defer func() { read.Store(ctx.Err() == nil) }()
+			return c.queueLagOf(ctx, of)
+		}
 		return c.o.Lag(ctx, LagQuestion{Store: of.laggedAt.store, Consumer: of.name, Source: of.source,
 			Positions: func(ctx context.Context) ([]store.Position, error) {
 				positioned.Store(true)
@@ -435,6 +440,16 @@ func (c *Console) askFor(ctx context.Context, of askedConsumer) (answer lagAnswe
 		c.log.WarnContext(ctx, "console: the lag of a consumer cannot be read", "consumer", of.name, "source", of.source, "error", err)
 	}
 	return lagAnswer{err: err}, own
+}
+
+// queueLagOf counts the messages in the queue of a consumer, which is in its store
+// unless that is carried by another one.
+func (c *Console) queueLagOf(ctx context.Context, of askedConsumer) (broker.Lag, error) {
+	shelf, ok := once.As[store.Shelf](of.store.Store)
+	if !ok {
+		return broker.Lag{}, fmt.Errorf("%w: its store has no shelf", ErrLagUnknown)
+	}
+	return guarded(ctx, c, of.store.Name, func() (broker.Lag, error) { return store.QueueLag(ctx, shelf, of.keys) })
 }
 
 // positionsOf reads the positions of a consumer.

@@ -38,7 +38,7 @@ func (v *view) readUntil() time.Time {
 // others.
 func (v *view) onShelf(ctx context.Context, s Store, shelf store.Shelf, ids []string, limit int) (found []store.Shelved, whole bool, err error) {
 	some, err := guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) {
-		return shelf.Shelved(ctx, store.ShelfQuery{Limit: fewMessages, Bodiless: true})
+		return shelf.Shelved(ctx, store.ShelfQuery{Limit: fewMessages, NoQueued: true, Bodiless: true})
 	})
 	if err != nil {
 		return nil, false, err
@@ -57,7 +57,7 @@ func (v *view) onShelf(ctx context.Context, s Store, shelf store.Shelf, ids []st
 		return nil, false, nil
 	case v.all():
 		found, err = guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) {
-			return shelf.Shelved(ctx, store.ShelfQuery{IDs: ids, Limit: limit, Bodiless: true})
+			return shelf.Shelved(ctx, store.ShelfQuery{IDs: ids, Limit: limit, NoQueued: true, Bodiless: true})
 		})
 		return found, len(found) < limit, err
 	}

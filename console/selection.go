@@ -135,7 +135,7 @@ func (s selection) ids() []string {
 
 // onShelf is the selection as a query, in any state.
 func (s selection) onShelf() store.ShelfQuery {
-	return store.ShelfQuery{Consumer: s.Consumer, IDs: s.ids(), Topic: s.Topic, OrderingKey: s.Order}
+	return store.ShelfQuery{Consumer: s.Consumer, NoQueued: s.Consumer == "", IDs: s.ids(), Topic: s.Topic, OrderingKey: s.Order}
 }
 
 func (s selection) inOutbox() store.OutgoingQuery {

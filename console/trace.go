@@ -251,7 +251,7 @@ func (v *view) candidates(s Store, in tracePlace) func(after int64, size int) ([
 			return nil
 		}
 		return bounded(func(ctx context.Context, after int64, size int) (page []candidate, err error) {
-			ms, err := shelf.Shelved(ctx, store.ShelfQuery{States: []store.ShelfState{in.shelved}, After: after, Limit: size})
+			ms, err := shelf.Shelved(ctx, store.ShelfQuery{States: []store.ShelfState{in.shelved}, NoQueued: true, After: after, Limit: size})
 			for _, m := range ms {
 				bytes := len(m.Message.Body)
 				opened := store.OpenShelved(sealing, m, false)

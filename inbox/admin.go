@@ -55,10 +55,17 @@ type Tally struct {
 	Moved   int // skipped: they were changed concurrently
 }
 
+func (t *Tally) add(more Tally) {
+	t.Matched, t.Changed = t.Matched+more.Matched, t.Changed+more.Changed
+	t.Unknown, t.Moved = t.Unknown+more.Unknown, t.Moved+more.Moved
+}
+
 // List returns a page of the shelf, in the order of arrival, whatever the state
 // of the messages. To get the next page, query after the Seq of the last
-// message.
+// message. What waits in queues (package storebroker) is not in it, unless Consumer
+// is that of a queue, by [store.QueueOf].
 func (d Admin) List(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
+	q.NoQueued = q.NoQueued || q.Consumer == ""
 	found, err := d.shelf().Shelved(ctx, q)
 	for i := range found {
 		found[i].History = store.OpenHistory(&d.Store.Options().Sealing, found[i])

@@ -20,8 +20,8 @@ type ConsumerChange struct {
 
 	Seen      time.Duration    // since a process of it, under any name, was last at work
 	Positions []store.Position // under Keys: they stay with Rename, and end with Retire
-	Waiting   int              // messages on the shelf, up to 1,000
-	Parked    int              // and those that wait for a person, up to 1,000
+	Waiting   int              // messages on the shelf, and in its queue in the store, up to 1,000
+	Parked    int              // and those of them that wait for a person, up to 1,000
 
 	Discarded Tally // of Retire: what became of these messages
 }
@@ -146,9 +146,12 @@ func (d Admin) Retire(ctx context.Context, called string, discard bool, by Decis
 		if !discard {
 			return c, fmt.Errorf("%w: %q", store.ErrShelfInUse, called)
 		}
-		q := store.ShelfQuery{Consumer: c.Keys}
-		if c.Discarded, err = d.decideAll(ctx, q, []store.ShelfState{store.Waiting, store.Parked}, by, &discardAction{d}); err != nil {
-			return c, err
+		for _, consumer := range []string{c.Keys, store.QueueOf(c.Keys)} {
+			t, err := d.decideAll(ctx, store.ShelfQuery{Consumer: consumer}, []store.ShelfState{store.Waiting, store.Parked}, by, &discardAction{d})
+			c.Discarded.add(t)
+			if err != nil {
+				return c, err
+			}
 		}
 	}
 	if by.DryRun {
@@ -201,12 +204,14 @@ func (d Admin) consumer(ctx context.Context, rows []store.RegistryRow, called st
 		return c, err
 	}
 	for state, count := range map[store.ShelfState]*int{store.Waiting: &c.Waiting, store.Parked: &c.Parked} {
-		q := store.ShelfQuery{Consumer: c.Keys, States: []store.ShelfState{state}, Limit: largestPage, Bodiless: true}
-		found, err := d.Store.Shelved(ctx, q)
-		if err != nil {
-			return c, err
+		for _, consumer := range []string{c.Keys, store.QueueOf(c.Keys)} {
+			q := store.ShelfQuery{Consumer: consumer, States: []store.ShelfState{state}, Limit: largestPage, Bodiless: true}
+			found, err := d.Store.Shelved(ctx, q)
+			if err != nil {
+				return c, err
+			}
+			*count = min(*count+len(found), largestPage)
 		}
-		*count = len(found)
 	}
 	return c, nil
 }

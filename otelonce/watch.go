@@ -137,8 +137,12 @@ func (b *Observer) WatchInbox(name string, s *inbox.Stats) error {
 
 // WatchLag reports how far the consumer of a source is behind. The broker is asked when metrics are collected, and no more
 // often than Options.OutboxEvery says. A source that is no broker.Lagger is once.ErrInvalid: it cannot tell. For a log whose
-// consumer keeps its own positions, see WatchLogLag.
+// consumer keeps its own positions, see WatchLogLag. Of a broker.Subscriber it is the queue of the consumer whose first name is
+// name.
 func (b *Observer) WatchLag(name string, s broker.Source) error {
+	if topic, ok := s.(broker.Subscriber); ok {
+		s = topic.For(name)
+	}
 	l, ok := broker.LaggerOf(s)
 	return b.watchLag(name, ok, func(ctx context.Context) (broker.Lag, error) { return l.Lag(ctx) })
 }

@@ -31,6 +31,7 @@ func TestTheTableOfCapabilitiesHoldsForMemstore(t *testing.T) {
 		"Registry":       found[store.Registry](s),
 		"RegistryEditor": found[store.RegistryEditor](s),
 		"Shelf":          found[store.Shelf](s),
+		"ShelfBatch":     found[store.ShelfBatch](s),
 		"TxShelf":        found[store.TxShelf[*memstore.Tx]](s),
 		"Positions":      found[store.Positions[*memstore.Tx]](s),
 		"Outbox":         found[store.Outbox[*memstore.Tx]](s),

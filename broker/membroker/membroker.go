@@ -1,5 +1,7 @@
-// Package membroker is a broker in memory, for tests and demos. It is also the
-// example to read before writing an adapter.
+// Package membroker is a broker in memory, for tests. It is also the example to
+// read before writing an adapter. What is in it is lost when the process ends, so
+// never relay an outbox to it in production: package storebroker needs no broker
+// either.
 //
 // It keeps every rule of package broker while the process lives. It has queues
 // whose sessions compete for messages, as in RabbitMQ, and logs that groups read,

@@ -72,7 +72,7 @@ func (p *publisher) rows(ctx context.Context, ms []*broker.Message, errs []error
 		return nil, takes, fmt.Errorf("storebroker: the registered consumers could not be read: %w", err)
 	}
 	takes = slices.DeleteFunc(takes, func(i int) bool {
-		of := queues[sourceName(ms[i].Topic)]
+		of := queues[store.TopicSource(ms[i].Topic)]
 		for _, keys := range of {
 			rows = append(rows, newRow(keys, ms[i]))
 		}
@@ -110,7 +110,7 @@ func (b *Broker) shelve(ctx context.Context, rows []store.Shelved) error {
 
 // newRow returns the row of a message in the queue of a consumer.
 func newRow(keys string, m *broker.Message) store.Shelved {
-	row := store.Shelved{Consumer: store.QueueOf(keys), Key: m.ID, Message: *m, Origin: sourceName(m.Topic),
+	row := store.Shelved{Consumer: store.QueueOf(keys), Key: m.ID, Message: *m, Origin: store.TopicSource(m.Topic),
 		State: store.Waiting, Reason: "in the queue"}
 	row.Message.ID, row.Message.Attempt = rowID(m), 0
 	return row

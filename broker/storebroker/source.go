@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/name"
@@ -25,7 +24,7 @@ var (
 )
 
 // Name returns the name of the topic, which is the same for all its consumers.
-func (c *source) Name() string { return sourceName(c.topic) }
+func (c *source) Name() string { return store.TopicSource(c.topic) }
 
 // For returns the source of a consumer.
 func (c *source) For(keys string) broker.Source {
@@ -37,38 +36,21 @@ func (c *source) check() error {
 	switch {
 	case c.broker.err != nil:
 		return c.broker.err
-	case c.topic == "" || name.Check("topic", sourceName(c.topic)) != nil:
-		return fmt.Errorf("%w: storebroker: the topic %.40q: give 1 to %d printable bytes", broker.ErrInvalid, c.topic, name.Limit-len(sourceName("")))
+	case c.topic == "" || name.Check("topic", store.TopicSource(c.topic)) != nil:
+		return fmt.Errorf("%w: storebroker: the topic %.40q: give 1 to %d printable bytes", broker.ErrInvalid, c.topic, name.Limit-len(store.TopicSource("")))
 	case c.keys == "" || name.Check("consumer", store.QueueOf(c.keys)) != nil:
 		return fmt.Errorf("%w: storebroker: %s needs to know its consumer, and got %.40q: use an inbox.Consumer, or For", broker.ErrInvalid, c.Name(), c.keys)
 	}
 	return nil
 }
 
-// lagLimit is how many messages Lag counts.
-const lagLimit, lagPage = 10_000, 1000
-
 // Lag counts the messages in the queue of the consumer, up to 10,000. The age is by
 // the clock of this process.
-func (c *source) Lag(ctx context.Context) (lag broker.Lag, err error) {
+func (c *source) Lag(ctx context.Context) (broker.Lag, error) {
 	if err := c.check(); err != nil {
-		return lag, err
+		return broker.Lag{}, err
 	}
-	q := store.ShelfQuery{Consumer: store.QueueOf(c.keys), States: []store.ShelfState{store.Waiting}, Limit: lagPage, Bodiless: true}
-	for {
-		rows, err := c.broker.shelf.Shelved(ctx, q)
-		if err != nil {
-			return broker.Lag{}, err
-		}
-		if lag.Messages == 0 && len(rows) > 0 {
-			lag.Oldest = max(time.Since(rows[0].Created), 0)
-		}
-		lag.Messages += int64(len(rows))
-		if len(rows) < lagPage || lag.Messages >= lagLimit {
-			return lag, nil
-		}
-		q.After = rows[len(rows)-1].Seq
-	}
+	return store.QueueLag(ctx, c.broker.shelf, c.keys)
 }
 
 // Open begins to consume. If the consumer keeps its keys in another store, it

@@ -91,9 +91,6 @@ func (b *Broker) Queue(topic string) broker.Source { return &source{broker: b, t
 // [broker.ErrNotYet].
 func (b *Broker) Publisher() broker.Publisher { return &publisher{broker: b} }
 
-// sourceName is the name of the source of a topic.
-func sourceName(topic string) string { return "store topic " + topic }
-
 // wakeSessions makes sessions look for messages.
 func (b *Broker) wakeSessions() {
 	b.mu.Lock()

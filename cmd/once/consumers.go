@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/show"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/inbox"
@@ -45,6 +46,7 @@ type consumerJSON struct {
 	Keys    string       `json:"keys"`
 	Seen    float64      `json:"seen_seconds"`
 	Retired *retiredJSON `json:"retired,omitempty"`
+	Queued  *int64       `json:"queued,omitempty"` // messages that wait for it in the store, up to 10,000
 }
 
 type retiredJSON struct {
@@ -89,15 +91,31 @@ func (c *consumersList) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	sources, as := make([]string, len(all)), consumersAsJSON(all)
+	shelf, carries := once.As[store.Shelf](s.Target.Store)
+	for i, one := range all {
+		sources[i] = sourceText(one)
+		if _, ok := store.TopicOf(one.Source); !ok || !carries {
+			continue
+		}
+		lag, err := store.QueueLag(ctx, shelf, one.Keys)
+		if err != nil {
+			return err
+		}
+		as[i].Queued = &lag.Messages
+		if lag.Messages > 0 {
+			sources[i] += fmt.Sprintf(": %d queued, the oldest %s", lag.Messages, show.Ago(lag.Oldest))
+		}
+	}
 	if c.json() {
-		return printJSON(map[string]any{"consumers": consumersAsJSON(all)})
+		return printJSON(map[string]any{"consumers": as})
 	}
 	if len(all) == 0 {
 		empty(c.outputFlags, "consumer", false)
 	}
 	table := newTable("NAME", "SEEN", "SOURCE", "KEYS")
-	for _, one := range all {
-		table.Row(one.Name, show.Ago(one.Seen), sourceText(one), one.Keys)
+	for i, one := range all {
+		table.Row(one.Name, show.Ago(one.Seen), sources[i], one.Keys)
 	}
 	return table.Print(os.Stdout)
 }

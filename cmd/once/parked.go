@@ -42,7 +42,7 @@ type shelfFilter struct {
 }
 
 func (f shelfFilter) query() store.ShelfQuery {
-	return store.ShelfQuery{Consumer: string(f.Consumer), IDs: f.IDs, Topic: string(f.Topic),
+	return store.ShelfQuery{Consumer: string(f.Consumer), NoQueued: f.Consumer == "", IDs: f.IDs, Topic: string(f.Topic),
 		OrderingKey: string(f.OrderingKey)}
 }
 

@@ -43,6 +43,7 @@ func TestTheTableOfCapabilitiesHoldsForSQLStores(t *testing.T) {
 		"Registry":       {found[store.Registry](anySQL), found[store.Registry](pg)},
 		"RegistryEditor": {found[store.RegistryEditor](anySQL), found[store.RegistryEditor](pg)},
 		"Shelf":          {found[store.Shelf](anySQL), found[store.Shelf](pg)},
+		"ShelfBatch":     {found[store.ShelfBatch](anySQL), found[store.ShelfBatch](pg)},
 		"TxShelf":        {found[store.TxShelf[*sql.Tx]](anySQL), found[store.TxShelf[pgx.Tx]](pg)},
 		"Positions":      {found[store.Positions[*sql.Tx]](anySQL), found[store.Positions[pgx.Tx]](pg)},
 		"Outbox":         {found[store.Outbox[*sql.Tx]](anySQL), found[store.Outbox[pgx.Tx]](pg)},

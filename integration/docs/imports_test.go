@@ -31,6 +31,7 @@ import (
 	_ "github.com/effectively-once/once/broker/redisbroker"
 	_ "github.com/effectively-once/once/broker/servicebusbroker"
 	_ "github.com/effectively-once/once/broker/sqsbroker"
+	_ "github.com/effectively-once/once/broker/storebroker"
 	_ "github.com/effectively-once/once/broker/webhookbroker"
 	_ "github.com/effectively-once/once/console"
 	_ "github.com/effectively-once/once/httponce"

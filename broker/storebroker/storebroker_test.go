@@ -1,0 +1,172 @@
+package storebroker_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/storebroker"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/memstore"
+)
+
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func message(id, key string) *broker.Message {
+	return &broker.Message{ID: id, Topic: "orders", OrderingKey: key, Body: []byte("body of " + id)}
+}
+
+func open(t testing.TB, b *storebroker.Broker, consumer string) broker.Session {
+	t.Helper()
+	s, err := b.Queue("orders").(broker.Subscriber).For(consumer).Open(soon(t), 64)
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close(context.Background())) })
+	return s
+}
+
+func publish(t testing.TB, b *storebroker.Broker, ms ...*broker.Message) {
+	t.Helper()
+	must(t, errors.Join(b.Publisher().Publish(soon(t), ms)...))
+}
+
+// receive receives n messages.
+func receive(t testing.TB, s broker.Session, n int) (ds []broker.Delivery) {
+	t.Helper()
+	for len(ds) < n {
+		more, err := s.Receive(soon(t), n-len(ds))
+		must(t, err)
+		ds = append(ds, more...)
+	}
+	return ds
+}
+
+func ids(ds []broker.Delivery) (all []string) {
+	for _, d := range ds {
+		all = append(all, d.Message.ID)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestEachConsumerGetsAllMessages(t *testing.T) {
+	b := storebroker.New(memstore.New(nil), nil)
+	billing, letters, other := open(t, b, "billing"), open(t, b, "letters"), open(t, b, "letters")
+	publish(t, b, message("1", ""), message("2", ""))
+	if got := ids(receive(t, billing, 2)); !slices.Equal(got, []string{"1", "2"}) {
+		t.Errorf("billing got %q", got)
+	}
+	first := receive(t, letters, 1)
+	if got := ids(append(first, receive(t, other, 1)...)); !slices.Equal(got, []string{"1", "2"}) {
+		t.Errorf("the sessions of letters got %q together", got)
+	}
+}
+
+func TestALateConsumerGetsWhatFollows(t *testing.T) {
+	b := storebroker.New(memstore.New(nil), nil)
+	errs := b.Publisher().Publish(soon(t), []*broker.Message{message("too early", "")})
+	if len(errs) != 1 || !errors.Is(errs[0], broker.ErrNotYet) || errors.Is(errs[0], broker.ErrInvalid) {
+		t.Errorf("without a consumer, Publish returned %v", errs)
+	}
+	open(t, b, "billing")
+	publish(t, b, message("1", ""))
+	late := open(t, b, "letters")
+	publish(t, b, message("2", ""))
+	if got := ids(receive(t, late, 1)); !slices.Equal(got, []string{"2"}) {
+		t.Errorf("got %q", got)
+	}
+}
+
+// A relay that does not know whether a message was published publishes it again.
+// Another message with its ID is not a copy for the queue: it is for the consumer to
+// compare them.
+func TestAQueueTakesAPublishedMessageOnce(t *testing.T) {
+	b := storebroker.New(memstore.New(nil), nil)
+	s := open(t, b, "billing")
+	numbered := func(seq string) *broker.Message {
+		m := message("1", "")
+		m.Header, m.Body = map[string]string{"once-seq": seq}, []byte(seq)
+		return m
+	}
+	publish(t, b, numbered("7"))
+	publish(t, b, numbered("7"), numbered("8"))
+	ds := receive(t, s, 2)
+	if bodies := []string{string(ds[0].Message.Body), string(ds[1].Message.Body)}; !slices.Contains(bodies, "7") || !slices.Contains(bodies, "8") {
+		t.Errorf("got %q", bodies)
+	}
+	must(t, s.Ack(soon(t), ds))
+	if lag, err := b.Queue("orders").(broker.Subscriber).For("billing").(broker.Lagger).Lag(soon(t)); err != nil || lag.Messages != 0 {
+		t.Errorf("%d messages are left, %v", lag.Messages, err)
+	}
+}
+
+// stalled is a store on which a process no longer changes what it has, as if it had
+// been killed.
+type stalled struct {
+	*memstore.Store
+	reads atomic.Int64
+	dead  atomic.Bool // changes fail
+	deaf  atomic.Bool // changes are made, and seem to fail
+}
+
+var errDead = errors.New("this process is dead")
+
+func (s *stalled) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
+	s.reads.Add(1)
+	return s.Store.Shelved(ctx, q)
+}
+
+func (s *stalled) Change(ctx context.Context, m store.Shelved) error {
+	changed, err := s.ChangeMany(ctx, []store.Shelved{m})
+	if err == nil && !changed[0] {
+		err = once.ErrLeaseLost
+	}
+	return err
+}
+
+func (s *stalled) ChangeMany(ctx context.Context, ms []store.Shelved) ([]bool, error) {
+	if s.dead.Load() {
+		return nil, errDead
+	}
+	changed, err := s.Store.ChangeMany(ctx, ms)
+	if s.deaf.Load() {
+		err = errDead
+	}
+	return changed, err
+}
+
+func (s *stalled) Unwrap() once.Store { return s.Store }
+
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
