@@ -55,6 +55,7 @@ const (
 	EscapedField     = "once-escaped"      // name=value of a header whose value NATS would trim
 	AttemptField     = "once-attempt"      // deliveries of the messages that this one replaces, of Service Bus
 	NumberField      = "once-publish"      // the number of the confirm, of RabbitMQ
+	SealedField      = "once-sealed-as"    // the SealedHeader of a message in a queue of a store, which has one of its own
 )
 
 // HeaderPrefix begins the name that a header has in an HTTP request, if its own
@@ -65,7 +66,7 @@ const HeaderPrefix = "once-header-"
 // are in lower case.
 func IsField(name string) bool {
 	switch name {
-	case IDField, OrderingKeyField, TimeField, TopicField, EncodingField, HeadersField, EscapedField, AttemptField, NumberField:
+	case IDField, OrderingKeyField, TimeField, TopicField, EncodingField, HeadersField, EscapedField, AttemptField, NumberField, SealedField:
 		return true
 	}
 	return false

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"time"
 
@@ -28,15 +29,34 @@ func QueueOwner(consumer string) (keys string, ok bool) {
 	return strings.CutSuffix(consumer, queueSuffix)
 }
 
-// Queued returns a row of a queue with the ID that its message has for its
-// consumer, and the name in the consumer's keys. Other messages on the shelf are
-// returned as they are.
-func Queued(m Shelved) (row Shelved, ok bool) {
-	if keys, ok := QueueOwner(m.Consumer); ok {
-		m.Consumer, m.Message.ID = keys, m.Key
-		return m, true
+// NewQueued returns the row of a message in the queue of a consumer. id is that of
+// the row, by which the queue takes it once.
+func NewQueued(keys, id string, m broker.Message) Shelved {
+	row := Shelved{Consumer: QueueOf(keys), Key: m.ID, Message: m, Origin: TopicSource(m.Topic), State: Waiting, Reason: "in the queue"}
+	row.Message.ID, row.Message.Attempt = id, 0
+	row.Message.Header = renamed(m.Header, broker.SealedHeader, broker.SealedField)
+	return row
+}
+
+// Queued is the reverse of NewQueued: it returns the message as its consumer gets
+// it. The row is opened: see [OpenShelved].
+func Queued(row Shelved) broker.Message {
+	m := row.Message
+	m.ID, m.Header = row.Key, renamed(m.Header, broker.SealedField, broker.SealedHeader)
+	return m
+}
+
+// renamed returns headers with another name for one of them. It does not change
+// them.
+func renamed(header map[string]string, from, to string) map[string]string {
+	value, there := header[from]
+	if !there {
+		return header
 	}
-	return m, false
+	header = maps.Clone(header)
+	delete(header, from)
+	header[to] = value
+	return header
 }
 
 // topicPrefix begins the name of the source of a topic whose messages come through

@@ -58,10 +58,9 @@ func deadLetters(t testing.TB, s store.Shelf, consumer string) (ms []*broker.Mes
 		t.Fatal(err)
 	}
 	for _, row := range rows {
-		row, _ = store.Queued(row)
-		m := row.Message
+		m := store.Queued(row)
 		m.Header = maps.Clone(m.Header)
-		m.Header["once-reason"] = row.Reason
+		m.Header[broker.ReasonHeader] = row.Reason
 		ms = append(ms, &m)
 	}
 	return ms

@@ -74,7 +74,7 @@ func (p *publisher) rows(ctx context.Context, ms []*broker.Message, errs []error
 	takes = slices.DeleteFunc(takes, func(i int) bool {
 		of := queues[store.TopicSource(ms[i].Topic)]
 		for _, keys := range of {
-			rows = append(rows, newRow(keys, ms[i]))
+			rows = append(rows, store.NewQueued(keys, rowID(ms[i]), *ms[i]))
 		}
 		if len(of) == 0 {
 			errs[i] = fmt.Errorf("%w: no consumer is registered for the topic %q. It is registered when it first runs", broker.ErrNotYet, ms[i].Topic)
@@ -108,24 +108,12 @@ func (b *Broker) shelve(ctx context.Context, rows []store.Shelved) error {
 	return nil
 }
 
-// newRow returns the row of a message in the queue of a consumer.
-func newRow(keys string, m *broker.Message) store.Shelved {
-	row := store.Shelved{Consumer: store.QueueOf(keys), Key: m.ID, Message: *m, Origin: store.TopicSource(m.Topic),
-		State: store.Waiting, Reason: "in the queue"}
-	row.Message.ID, row.Message.Attempt = rowID(m), 0
-	return row
-}
-
-// seqHeader has the number that a relay gives a message. It is the same each time
-// that the message is published.
-const seqHeader = "once-seq"
-
 // rowID returns the ID of a message's row. A message that is published again has
 // the same ID, so the queue takes it once. Another message that has the same ID,
 // perhaps by mistake, is another row: whether it is a duplicate is for the consumer
 // to say.
 func rowID(m *broker.Message) string {
-	seq := m.Header[seqHeader]
+	seq := m.Header[broker.SeqHeader]
 	if _, err := strconv.ParseUint(seq, 10, 64); err != nil { // not from a relay
 		seq = name.Format(name.Token())
 	}

@@ -148,8 +148,8 @@ func (s *session) take(n int) (ds []broker.Delivery, err error) {
 }
 
 func (s *session) newArrival(row store.Shelved) *arrival {
-	a := &arrival{session: s, seq: row.Seq, message: row.Message, row: row, origin: fmt.Sprintf("%s@%d", s.topic, row.Seq)}
-	a.message.ID, a.message.Attempt = row.Key, row.Attempts
+	a := &arrival{session: s, seq: row.Seq, message: store.Queued(row), row: row, origin: fmt.Sprintf("%s@%d", s.topic, row.Seq)}
+	a.message.Attempt = row.Attempts
 	a.row.Message.Body, a.row.Message.Header = nil, nil // changes do not write them
 	return a
 }

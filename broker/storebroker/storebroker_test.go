@@ -102,7 +102,7 @@ func TestAQueueTakesAPublishedMessageOnce(t *testing.T) {
 	s := open(t, b, "billing")
 	numbered := func(seq string) *broker.Message {
 		m := message("1", "")
-		m.Header, m.Body = map[string]string{"once-seq": seq}, []byte(seq)
+		m.Header, m.Body = map[string]string{broker.SeqHeader: seq}, []byte(seq)
 		return m
 	}
 	publish(t, b, numbered("7"))

@@ -80,10 +80,10 @@ func carriedBy(tb testing.TB, s carrier) brokertest.Place {
 			rows, err := s.Shelved(tb.Context(), store.ShelfQuery{Consumer: store.QueueOf(consumer), States: []store.ShelfState{store.Parked}})
 			proof.Must(tb, err)
 			for _, row := range rows {
-				row, _ = store.Queued(row)
-				row.Message.Header = maps.Clone(row.Message.Header)
-				row.Message.Header["once-reason"] = row.Reason
-				dead = append(dead, &row.Message)
+				m := store.Queued(row)
+				m.Header = maps.Clone(m.Header)
+				m.Header[broker.ReasonHeader] = row.Reason
+				dead = append(dead, &m)
 			}
 			return dead
 		},
