@@ -38,6 +38,8 @@
 //	stored record damaged         DataLoss            ReasonRecordDamaged
 //	store not reached             Unavailable         ReasonStoreUnavailable RetryInfo; Server did not run the handler
 //	no room for a new key         ResourceExhausted   ReasonNoRoom           RetryInfo: see Options.Admit
+//	a stream, see RefuseStreams   Unimplemented       ReasonStream           nothing was done
+//	an interceptor in another     Internal            ReasonMisconfigured    nothing was done
 //
 // A mismatch is FailedPrecondition, because the request is wrong only in the
 // state of its key. A call that waits for the first one longer than
@@ -79,9 +81,10 @@
 //
 // # Limits
 //
-// Streams are not guarded and have no interceptor: what was sent on a stream
-// cannot be taken back, or replayed as one response. Guard the handling of each
-// message, with once.Do and a key in the message.
+// Streams are not guarded: what was sent on a stream cannot be taken back, or
+// replayed as one response. Guard the handling of each message, with once.Do and
+// a key in the message. [RefuseStreams] refuses streams that bring a key or need
+// one, instead of running them unguarded.
 //
 // A client that disconnects, or whose deadline passes, stops waiting for a key.
 // It does not stop a handler that has claimed the key. The handler keeps the

@@ -36,6 +36,7 @@ const (
 	ReasonRecordDamaged    Reason = "RECORD_DAMAGED"
 	ReasonStoreUnavailable Reason = "STORE_UNAVAILABLE"
 	ReasonNoRoom           Reason = "NO_ROOM"
+	ReasonStream           Reason = "STREAM_NOT_GUARDED"
 )
 
 var codeOf = map[Reason]codes.Code{
@@ -53,6 +54,7 @@ var codeOf = map[Reason]codes.Code{
 	ReasonRecordDamaged:    codes.DataLoss,
 	ReasonStoreUnavailable: codes.Unavailable,
 	ReasonNoRoom:           codes.ResourceExhausted,
+	ReasonStream:           codes.Unimplemented,
 }
 
 const (

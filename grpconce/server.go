@@ -106,6 +106,12 @@ func (g *guard) guarded(ctx context.Context, key string, req any, info *grpc.Una
 	if err != nil {
 		return nil, err
 	}
+	self := claimed{work.Key(), g.store.Options()}
+	if ctx.Value(claimedKey{}) == self { // it would wait for itself
+		g.store.Options().Logger.ErrorContext(ctx, "grpconce: an interceptor is inside of another with the same Operation and caller: use one of them",
+			logs.Spaced(info.FullMethod), "method", info.FullMethod)
+		return nil, once.NotDone(refuse(ReasonMisconfigured, "the server guards this call twice; nothing was done", 0, nil))
+	}
 	leave, err := admission.Enter(ctx, g.store, g.Admit, work.Key())
 	if err != nil {
 		return g.reply(ctx, work.Key(), answer{}, err)
@@ -120,7 +126,7 @@ func (g *guard) guarded(ctx context.Context, key string, req any, info *grpc.Una
 			return answer{}, once.NotDone(context.Canceled)
 		}
 		progress.Phase = admission.Entered
-		return g.call(ctx, req, info, next)
+		return g.call(context.WithValue(ctx, claimedKey{}, self), req, info, next)
 	})
 	detach()
 	if progress.Report.Replayed {
@@ -129,6 +135,14 @@ func (g *guard) guarded(ctx context.Context, key string, req any, info *grpc.Una
 	}
 	return g.reply(ctx, work.Key(), a, err)
 }
+
+// claimed is the key that a handler runs under, in the store with these options.
+type claimed struct {
+	key   once.Key
+	store *once.Options
+}
+
+type claimedKey struct{}
 
 // work returns the unit of work of a call. An error is the answer.
 func (g *guard) work(ctx context.Context, key string, req any, info *grpc.UnaryServerInfo) (once.Work[answer], error) {

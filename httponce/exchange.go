@@ -1,6 +1,7 @@
 package httponce
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -45,6 +46,9 @@ func (x *exchange) read() error {
 		x.log("the caller has an impossible name", "", err)
 		return problemSetUp
 	}
+	if err := x.checkNesting(); err != nil {
+		return err
+	}
 	if err := x.enterLimits(); err != nil {
 		return err
 	}
@@ -52,6 +56,26 @@ func (x *exchange) read() error {
 		return err
 	}
 	return x.digest()
+}
+
+// around is the key of a context for the exchange that its handler serves.
+type around struct{}
+
+// enter returns the context for the handler.
+func (x *exchange) enter(ctx context.Context) context.Context {
+	return context.WithValue(ctx, around{}, x)
+}
+
+// checkNesting returns an error if a guard outside of this one has claimed the
+// same key: it would wait for itself. The outer guard records nothing.
+func (x *exchange) checkNesting() error {
+	outer, ok := x.r.Context().Value(around{}).(*exchange)
+	if !ok || outer.key != x.key || outer.store.Options() != x.store.Options() || outer.run.rec.over.Load() {
+		return nil
+	}
+	outer.run.rec.notDone.Store(true)
+	x.log("a guard is inside of another with the same Operation and caller: use one of them, such as Use or With of a router", x.Operation, nil)
+	return problemSetUp
 }
 
 func (x *exchange) readKey() (id string, err error) {
@@ -144,7 +168,7 @@ func (x *exchange) decided() (*recording, error) {
 		answer.body, answer.noBody = nil, true
 	}
 	switch d := x.decide(rec.status); {
-	case rec.notDone, d == Release:
+	case rec.notDone.Load(), d == Release:
 		return answer, once.NotDone(errNotRecorded)
 	case d == Unknown:
 		return answer, errNotRecorded

@@ -83,7 +83,7 @@ func (g *guard) attempt(x *exchange) (answer *recording, err error) {
 		}
 		x.progress.Phase = admission.Entered
 		x.run.start(x.w, x.MaxResponse, false)
-		g.next.ServeHTTP(x.run.rec, x.run.request(ctx, x.r, &x.body))
+		g.next.ServeHTTP(x.run.rec, x.run.request(x.enter(ctx), x.r, &x.body))
 		x.run.rec.end()
 		return x.decided()
 	}

@@ -33,7 +33,7 @@ type recorder struct {
 	delivery   delivery
 	incomplete bool        // body lacks a part of the response
 	sniffed    int         // bytes of body in the first write to w, from which net/http detects the type
-	notDone    bool        // the handler had no effect, see NotDone
+	notDone    atomic.Bool // the handler had no effect, see NotDone
 	over       atomic.Bool // the handler has returned, or panicked
 }
 
@@ -94,6 +94,7 @@ func (c *recorder) writeHeader(status int) {
 		}
 		return
 	}
+	c.takeNotDone()
 	c.status, c.sent = status, fieldsOf(c.header)
 	c.own = ownFields(c.sent, c.header, c.outer)
 	if declared := c.header.Get("Content-Length"); declared != "" {
@@ -187,23 +188,6 @@ func (c *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffered, err
 }
 
-// NotDone reports that the handler had no effect, so that the key is free again
-// whatever the response is. Handlers call it before they return. w is the
-// ResponseWriter that the handler received, or a wrapper of it that has Unwrap.
-func NotDone(w http.ResponseWriter) {
-	for {
-		switch t := w.(type) {
-		case *recorder:
-			t.notDone = true
-			return
-		case interface{ Unwrap() http.ResponseWriter }:
-			w = t.Unwrap()
-		default:
-			return
-		}
-	}
-}
-
 // end ends the response. Later writes of the handler's goroutines fail.
 func (c *recorder) end() {
 	c.mu.Lock()
@@ -211,6 +195,7 @@ func (c *recorder) end() {
 	if c.status == 0 && c.delivery != hijacked {
 		c.writeHeader(http.StatusOK)
 	}
+	c.takeNotDone()
 	c.over.Store(true)
 }
 

@@ -76,7 +76,7 @@ func (g *guardTx[Tx]) attempt(x *exchange) (answer *recording, err error) {
 		}
 		x.progress.Phase = admission.Entered
 		x.run.start(x.w, x.MaxResponse, true)
-		err := g.run(x.run.rec, x.run.request(ctx, x.r, &x.body), tx)
+		err := g.run(x.run.rec, x.run.request(x.enter(ctx), x.r, &x.body), tx)
 		x.run.rec.end()
 		if err != nil {
 			// An ErrRejected is that of a step. Only a status can reject a
