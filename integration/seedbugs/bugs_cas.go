@@ -44,6 +44,20 @@ var casBugs = []Bug{
 		Test: Test{"./store/cas", "^TestALeaseIsNeverShorter$"},
 	},
 	{
+		Name: "cas-check-ignored", Why: "a damaged bit makes finished work run again",
+		File: "store/cas/check.go",
+		Old:  `check != r.Check():`,
+		New:  `check == 0:`,
+		Test: Test{"./store/natsstore", "^TestNoDamagedBitRepeatsFinishedWork$"},
+	},
+	{
+		Name: "cas-check-without-retention", Why: "finished work runs again when the time of its key is damaged",
+		File: "store/cas/check.go",
+		Old:  `r.Lease, r.KeepOutcome, r.KeepKey} {`,
+		New:  `r.Lease, r.KeepOutcome} {`,
+		Test: Test{"./store/dynamostore", "^TestNoDamagedBitRepeatsFinishedWork$"},
+	},
+	{
 		Name: "cas-ends-at-the-earliest-time", Why: "SettleTime is cut short: work is repeated while its first effect can still arrive",
 		File: "store/cas/row.go",
 		Old:  `r.Lease = now.Changed() // SettleTime`,

@@ -6,6 +6,13 @@ var redisTxConformance = Test{"./store/redisstore", "^TestTxConformance$"}
 
 var redisBugs = []Bug{
 	{
+		Name: "redis-check-without-status", Why: "a damaged bit makes finished work run again",
+		File: "store/redisstore/record.lua",
+		Old:  `local DECIDES = { 'status', `,
+		New:  `local DECIDES = { `,
+		Test: Test{"./store/redisstore", "^TestNoDamagedBitRepeatsFinishedWork$"},
+	},
+	{
 		Name: "redis-fence-without-owner", Why: "a late call ends the attempt of another process",
 		File: "store/redisstore/record.lua",
 		Old:  `return row.owner == owner and row.attempt == attempt`,

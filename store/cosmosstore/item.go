@@ -22,6 +22,8 @@ type item struct {
 }
 
 type record struct {
+	Format      int64  `json:"format,omitempty"` // see cas.Format
+	Check       uint32 `json:"check,omitempty"`
 	Scope       string `json:"scope"`
 	Operation   string `json:"operation"`
 	Key         string `json:"key"`
@@ -82,6 +84,7 @@ func encode(row cas.Row, id, property, partition string, now cas.Now) ([]byte, e
 	case row.Status != once.Done:
 	case isPastOutcome(row, now):
 		it.Once.KeepOutcome = "" // for processes to which it is not over yet: there is no outcome
+		row.KeepOutcome, row.Outcome = 0, once.Outcome{}
 	default:
 		if row.KeepOutcome < row.KeepKey {
 			it.Once.OutcomeUntil = it.Once.KeepOutcome
@@ -95,6 +98,7 @@ func encode(row cas.Row, id, property, partition string, now cas.Now) ([]byte, e
 			it.Body = &body{Bytes: out.Body}
 		}
 	}
+	it.Once.Format, it.Once.Check = cas.Format, row.Check()
 	item, err := json.Marshal(it)
 	if err != nil {
 		return nil, err
@@ -198,6 +202,9 @@ func decode(text []byte) (cas.Row, error) {
 	}
 	if d.err != nil {
 		return cas.Row{}, fmt.Errorf("%w: the item of the record %s: %w", once.ErrCorrupt, r.UUID, d.err)
+	}
+	if err := row.Verify(r.Format, r.Check); err != nil {
+		return cas.Row{}, err
 	}
 	return row, nil
 }

@@ -16,7 +16,7 @@ type item = map[string]types.AttributeValue
 // attributes are the names of the attributes of a record, besides those that
 // Options names. One that is empty or false is absent.
 var attributes = []string{"key_scope", "key_operation", "key_id", "status", "attempt", "owner", "cause", "fingerprint", "reason",
-	"created", "updated", "lease", "keep_outcome", "keep_key", "firm", "outcome", "content_type", "rejected", "omitted", "sum", "version", "text", "bytes"}
+	"created", "updated", "lease", "keep_outcome", "keep_key", "firm", "outcome", "content_type", "rejected", "omitted", "sum", "version", "text", "bytes", "format", "check"}
 
 // sortValue is the sort key of all records.
 const sortValue = "once"
@@ -69,6 +69,7 @@ func (o *Options) encode(r cas.Row, version string) item {
 	flag := func(name string, is bool) { set(name, &types.AttributeValueMemberBOOL{Value: true}, is) }
 	at := func(name string, i cas.Instant) { set(name, text(i.Time().UTC().Format(timeLayout)), i != 0) }
 
+	it["format"], it["check"] = number(cas.Format), number(int64(r.Check()))
 	words("version", version)
 	words("key_scope", r.Key.Scope)
 	words("key_operation", r.Key.Operation)
@@ -149,11 +150,16 @@ func (o *Options) decode(it item) (cas.Stored, error) {
 	d.need("a status", known)
 	d.need("an attempt", is.Attempt > 0)
 	d.need("a lease, and the times created and updated", is.Lease != 0 && is.Created != 0 && is.Updated != 0)
+	check := d.number("check")
+	d.need("a check of 32 bits", check == int64(uint32(check)))
 	id := is.Key.UUID()
 	key, _ := it[o.PartitionKey].(*types.AttributeValueMemberS)
 	d.need("its own key", key != nil && key.Value == o.Prefix+hex.EncodeToString(id[:]))
 	if d.err != nil {
 		return cas.Stored{}, fmt.Errorf("%w: the item of %s %q in %s %w", once.ErrCorrupt, is.Key.Operation, is.Key.ID, o.Table, d.err)
+	}
+	if err := is.Verify(d.number("format"), uint32(check)); err != nil {
+		return cas.Stored{}, err
 	}
 	return is, nil
 }

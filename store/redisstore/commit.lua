@@ -17,7 +17,7 @@ end
 local changes = {}
 for i = 1, tonumber(take()) do
 	local c = { record = KEYS[3 * i - 2], outcome = KEYS[3 * i - 1], open = KEYS[3 * i] }
-	c.row, c.flat = read(c.record)
+	c.row, c.flat = readRecord(c.record)
 	if version(c.row) ~= take() then
 		return { 'stale' }
 	end
@@ -144,7 +144,15 @@ for _, c in ipairs(changes) do
 			redis.call('SET', c.outcome, c.body)
 			expire(c.outcome, c.keepOutcome)
 		end
-		redis.call('HSET', c.record, 'status', c.status, 'reason', c.reason)
+		local fields = { 'status', c.status, 'reason', c.reason }
+		if tonumber(c.status) == DONE then
+			local is = { status = c.status }
+			for i = c.from, c.to, 2 do
+				is[ARGV[i]] = ARGV[i + 1]
+			end
+			fields[5], fields[6], fields[7], fields[8] = 'format', number(FORMAT), 'check', checkOf(is)
+		end
+		redis.call('HSET', c.record, unpack(fields))
 	end)
 	if c.expires ~= '' then
 		expire(c.record, c.expires)

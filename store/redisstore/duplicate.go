@@ -2,7 +2,9 @@ package redisstore
 
 import (
 	"context"
+	"crypto/sha1"
 	"encoding/binary"
+	"encoding/hex"
 	"strconv"
 
 	"github.com/effectively-once/once"
@@ -65,9 +67,21 @@ func withFields(row cas.Row) []byte {
 		isKeepOutcome: number(int64(row.KeepOutcome)), isKeepKey: number(int64(row.KeepKey))}
 	var head []byte
 	for _, text := range fields {
-		head = append(binary.BigEndian.AppendUint32(head, uint32(len(text))), text...)
+		head = appendText(head, text)
 	}
+	head = appendText(head, checkOf(head))
 	return append(append(binary.BigEndian.AppendUint32(nil, uint32(len(head))), head...), row.Outcome.Body...)
+}
+
+func appendText(to []byte, text string) []byte {
+	return append(binary.BigEndian.AppendUint32(to, uint32(len(text))), text...)
+}
+
+// checkOf returns what follows the fields, so that a damaged one is noticed. It is
+// what scripts can compute. Earlier builds did not write it.
+func checkOf[Text []byte | string](fields Text) string {
+	sum := sha1.Sum([]byte(fields))
+	return hex.EncodeToString(sum[:])
 }
 
 // cut cuts a text off that begins with its length.
@@ -86,11 +100,17 @@ func cut(from string) (text, rest string, ok bool) {
 // readOutcome returns the record of what is stored of an outcome.
 func readOutcome(value string, id [16]byte, now cas.Now) (rec once.Record, err error) {
 	head, body, ok := cut(value)
+	all := head
 	var fields [outcomeFields]string
 	for i := range fields {
 		if ok {
 			fields[i], head, ok = cut(head)
 		}
+	}
+	if head != "" && ok {
+		var check string
+		check, _, ok = cut(head)
+		ok = ok && check == checkOf(all[:len(all)-len(head)])
 	}
 	if !ok {
 		return rec, once.ErrCorrupt

@@ -18,7 +18,41 @@ local function read(key)
 	return row, flat
 end
 
-local row, flat = read(KEYS[1])
+-- What is Done has the format of its record, and a check of all that decides what
+-- becomes of the key: a damaged bit must not make the work run again. Its outcome
+-- has a sum of its own. Records of earlier builds have neither.
+local FORMAT = 2
+local DECIDES = { 'status', 'attempt', 'owner', 'lease', 'firm', 'fingerprint', 'cause', 'scope', 'operation', 'id',
+	'created', 'updated', 'content_type', 'flags', 'sum', 'keep_outcome', 'keep_key' }
+
+local function checkOf(row)
+	local all = {}
+	for i, name in ipairs(DECIDES) do
+		all[i] = row[name] and #row[name] .. ':' .. row[name] or '-'
+	end
+	return redis.sha1hex(table.concat(all, ' '))
+end
+
+-- readRecord is read for a record. It fails for one that is not as it was stored.
+local function readRecord(key)
+	local row, flat = read(key)
+	if row.format or row.check then
+		if (tonumber(row.format) or 0) > FORMAT then
+			error('damaged record, or one of a newer build: its format is ' .. row.format .. ', and this build knows none after ' .. FORMAT, 0)
+		end
+		if row.format ~= tostring(FORMAT) or row.check ~= checkOf(row) then
+			error('damaged record: it is not what was stored', 0)
+		end
+	elseif flat[1] and not (row.status and row.attempt and row.owner) then
+		error('damaged record: it lacks a field', 0)
+	end
+	if row.status == '4' and not (row.keep_key and row.keep_outcome and row.created and row.updated) then
+		error('damaged record: it lacks a time', 0)
+	end
+	return row, flat
+end
+
+local row, flat -- of KEYS[1], in scripts of one record
 
 -- number writes an integer with all its digits, which tostring does not.
 local function number(n)

@@ -48,8 +48,8 @@
 // below it.
 //
 // The user of the client needs the commands EVAL, EVALSHA, INFO, TIME, ZCARD and
-// ZRANGE, and those of the scripts: DEL, GET, GETEX, HGETALL, HSET, PERSIST, PEXPIREAT,
-// SET, ZADD and ZREM. Consumers and the outbox need EXISTS, HDEL, HGET, HMGET,
+// ZRANGE, and those of the scripts: DEL, GET, GETEX, HDEL, HGETALL, HSET, PERSIST, PEXPIREAT,
+// SET, ZADD and ZREM. Consumers and the outbox need EXISTS, HGET, HMGET,
 // XADD, XREAD, XREVRANGE and ZRANGEBYLEX besides.
 //
 // # Compatibility
@@ -297,7 +297,7 @@ func (s *Store) partition(n int) string {
 func digest(id [16]byte) string { return hex.EncodeToString(id[:]) }
 
 // damages are parts of the errors of scripts that read what none of them wrote.
-var damages = []string{"WRONGTYPE ", "attempt to compare nil", "attempt to perform arithmetic on a nil", "bad argument #",
+var damages = []string{"damaged record", "WRONGTYPE ", "attempt to compare nil", "attempt to perform arithmetic on a nil", "bad argument #",
 	"invalid value (nil)"}
 
 // explain names the errors of the contract.

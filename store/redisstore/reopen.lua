@@ -7,6 +7,7 @@ end
 if is ~= ABSENT then
 	redis.call('HSET', KEYS[1], 'owner', owner) -- which changes nothing: it fails before the outcome is lost
 	redis.call('DEL', KEYS[2]) -- first, because a duplicate is answered from the outcome alone
+	redis.call('HDEL', KEYS[1], 'format', 'check')
 	redis.call('HSET', KEYS[1], 'status', number(ABSENT), 'reason', reason, 'updated', number(now), 'keep_key', after(keepKey))
 	expire(KEYS[1], after(keepKey))
 end

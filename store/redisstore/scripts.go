@@ -51,7 +51,9 @@ type scripts struct {
 type onceScript struct{ hash, text string }
 
 func newScripts(head string) scripts {
-	with := func(lua string) *redis.Script { return redis.NewScript(head + recordLua + lua) }
+	with := func(lua string) *redis.Script {
+		return redis.NewScript(head + recordLua + "row, flat = readRecord(KEYS[1])\n" + lua)
+	}
 	once := func(text string) onceScript { return onceScript{redis.NewScript(text).Hash(), text} }
 	return scripts{get: with(getLua), claim: with(claimLua), extend: with(extendLua), settle: with(settleLua),
 		reopen: with(reopenLua), open: with(openLua), load: with(loadLua),

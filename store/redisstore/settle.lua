@@ -5,6 +5,7 @@ local function withFields(fields, body)
 		sized[2 * i - 1], sized[2 * i] = #text, text
 	end
 	local head = struct.pack('>' .. string.rep('I4c0', #fields), unpack(sized))
+	head = head .. struct.pack('>I4c0', 40, redis.sha1hex(head))
 	return struct.pack('>I4', #head) .. head .. body
 end
 
@@ -28,11 +29,16 @@ end
 if row.firm == '1' then -- Redis may drop it, which is for claims of transactions only
 	redis.call('PERSIST', KEYS[1])
 	redis.call('HSET', KEYS[1], 'firm', '0')
+	row.firm = '0'
 end
-local fields = { 'status', number(to), 'reason', reason, 'updated', number(now) }
+local fields = {}
 local function set(name, value)
 	fields[#fields + 1], fields[#fields + 2] = name, value
+	row[name] = value
 end
+set('status', number(to))
+set('reason', reason)
+set('updated', number(now))
 local ended = to == ABSENT or to == DONE
 if ended then
 	redis.call('ZREM', KEYS[3], digest)
@@ -50,6 +56,8 @@ elseif to == DONE then
 	value = withFields({ attempt, owner, row.fingerprint or '', row.cause or '', contentType, flags, sum, reason, row.created,
 		number(now), row.scope, row.operation, row.id, kept, known }, outcome)
 	gone = math.min(tonumber(kept), tonumber(known))
+	set('format', number(FORMAT))
+	set('check', checkOf(row))
 end
 -- Redis does not undo what a script wrote before it failed, for example without
 -- permission to SET. The status is therefore written after what it promises.

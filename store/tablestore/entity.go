@@ -95,6 +95,8 @@ func encode(row cas.Row, partition string) ([]byte, error) {
 		"Scope": row.Key.Scope, "Operation": row.Key.Operation, "ID": row.Key.ID,
 		"Status": row.Status.String(), "Open": row.Open(), "Owner": digest(row.Owner), "Reason": row.Reason,
 	}
+	p.number("Format", cas.Format)
+	p.number("Check", int64(row.Check()))
 	p.number("Attempt", row.Attempt)
 	if row.Cause != [16]byte{} {
 		p["Cause"] = digest(row.Cause)
@@ -216,6 +218,9 @@ func decode(text []byte) (is cas.Stored, err error) {
 			e.RowKey, e.PartitionKey)
 	case e.ETag == "":
 		return is, fmt.Errorf("%w: tablestore: the entity %s has no ETag", once.ErrCorrupt, e.RowKey)
+	}
+	if err := row.Verify(int64(read[aztables.EDMInt64](r, "Format", false)), uint32(read[aztables.EDMInt64](r, "Check", false))); err != nil {
+		return is, err
 	}
 	return cas.Stored{Row: row, Version: version(row.Open(), azcore.ETag(e.ETag))}, nil
 }
