@@ -44,7 +44,10 @@ var hasInner = map[string]bool{"store": true, "broker": true}
 
 // doubles lists what the tests of one floor may share. sqlstore is one because
 // pgstore works on its tables.
-var doubles = map[string]bool{"store/sqlstore": true, "store/storetest": true, "store/memstore": true, "broker/brokertest": true, "broker/membroker": true}
+var doubles = map[string]bool{
+	"store/sqlstore": true, "store/storetest": true, "store/memstore": true, "store/internal/castest": true,
+	"broker/brokertest": true, "broker/membroker": true,
+}
 
 // floorOf returns the floor of the room with the longest name that contains
 // dir. What adapters share is a folder of store or broker, one floor above it.

@@ -47,7 +47,8 @@ type line struct {
 	Order   string `json:",omitempty"`
 	Topic   string `json:",omitempty"`
 	State   store.ShelfState
-	Due     Instant // early rather than late, because nothing depends on a delay
+	Due     Instant       // late rather than early, because a handler may have asked for the delay
+	Wait    time.Duration `json:",omitempty"` // the delay of which Due is the end
 	Updated Instant
 }
 
@@ -272,7 +273,7 @@ func (c *Shelving[Tx]) enter(ctx context.Context, d docs[Tx], now Now, m store.S
 		s.Consumers = append(s.Consumers, m.Consumer)
 	}
 	h.line = line{Seq: s.Last, ID: m.Message.ID, Order: m.Message.OrderingKey, Topic: m.Message.Topic, State: m.State,
-		Due: dueIn(m.Due, now.Changed(), now), Updated: now.Changed()}
+		Due: dueIn(m.Due, now.Changed(), now), Wait: max(m.Due, 0), Updated: now.Changed()}
 	h.Version, h.Key, h.Origin, h.Attempts, h.Created = 1, m.Key, anyText(m.Origin), m.Attempts, now.Changed()
 	h.Reason, h.History = anyText(m.Reason), anyText(m.History)
 	for name, value := range map[string]any{
@@ -366,7 +367,7 @@ func (c *Shelving[Tx]) changeTx(ctx context.Context, tx Tx, m store.Shelved) err
 		return c.remove(ctx, d, m.Consumer, h)
 	}
 	h.State, h.Updated = m.State, max(now.Changed(), h.Updated)
-	h.Due = dueIn(m.Due, h.Updated, now)
+	h.Due, h.Wait = dueIn(m.Due, h.Updated, now), max(m.Due, 0)
 	h.Attempts, h.Reason, h.History, h.Version = m.Attempts, anyText(m.Reason), anyText(m.History), h.Version+1
 	lines[at] = h.line
 	if err := d.write(linesDoc(m.Consumer), lines); err != nil {
@@ -532,7 +533,11 @@ func (l line) left(now Now) time.Duration {
 	if l.isDue(now) {
 		return min(now.AtMostUntil(l.Due), 0)
 	}
-	return max(now.AtLeastUntil(l.Due), time.Microsecond)
+	left := max(now.AtLeastUntil(l.Due), time.Microsecond)
+	if l.Wait > 0 {
+		left = min(left, l.Wait)
+	}
+	return left
 }
 
 // selected returns the lines that a query selects.
