@@ -10,8 +10,8 @@ import (
 )
 
 // Admin resolves messages that are Stuck or should not be published. It works
-// on the store alone and needs neither the broker nor the relays. They apply
-// its decisions within seconds.
+// on the store alone and needs neither the broker nor the relays. They stop
+// what it parks at once, and publish what it replays within seconds.
 type Admin struct {
 	Store store.Relayable
 }
@@ -62,7 +62,8 @@ func (d Admin) Replay(ctx context.Context, q store.OutgoingQuery, by Decision) (
 
 // Park makes messages Stuck that are Pending, Delayed or Held, as q.State
 // selects. A message that a relay is sending at that moment may still be
-// published.
+// published. With HoldOrder, later messages of its ordering key wait from then on,
+// also those that are put after it.
 func (d Admin) Park(ctx context.Context, q store.OutgoingQuery, by Decision) (Tally, error) {
 	if q.State != store.Pending && q.State != store.Delayed && q.State != store.Held {
 		return Tally{}, invalid("messages that are %v are not waiting to be published: choose Pending, Delayed or Held", q.State)

@@ -141,6 +141,33 @@ func (h *holds) learn(ctx context.Context, lanes []int) error {
 	return held() // again: a person may have replayed a message in between, so that it was neither Held before nor Stuck after
 }
 
+// look reads what people have decided lately about messages in these lanes. What
+// was read before may be published after it only if the result says so.
+func (h *holds) look(ctx context.Context, mine func(lane int) bool) error {
+	ms, err := h.Store.DecidedOutgoing(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range ms {
+		m := &ms[i]
+		switch {
+		case m.Message.OrderingKey == "" || !mine(m.Lane):
+		case m.State == store.Held:
+			h.of(m)
+		case m.State == store.Stuck && h.OnStuck == HoldOrder:
+			h.of(m).stuckBy(m.Seq)
+		}
+	}
+	return nil
+}
+
+// parked reports whether a message, or an earlier one of its ordering key, is
+// Stuck.
+func (h *holds) parked(m *store.Outgoing) bool {
+	o := h.byKey[m.Message.OrderingKey]
+	return o != nil && o.stuck > 0 && m.Seq >= o.stuck
+}
+
 // every is how often the holds of all lanes are read. It rises with their number.
 func (h *holds) every() time.Duration {
 	return max(holdsPoll, min(max(20*h.took, time.Duration(h.rows)*2*time.Millisecond), 5*time.Minute))

@@ -25,6 +25,7 @@ type lanes struct {
 
 	mu      sync.Mutex
 	until   [store.Lanes]time.Time // the end of the lease; zero: the lane is not leased
+	term    [store.Lanes]uint64    // changes when another relay may have had the lane meanwhile
 	surplus [store.Lanes]bool      // to be released as soon as none of its messages is in progress
 }
 
@@ -126,6 +127,7 @@ func (l *lanes) lease(ctx context.Context, wanted []int) (store.Leases, error) {
 			l.until[i], l.surplus[i] = time.Time{}, false
 		case lane.Left > 0:
 			if !l.until[i].After(asked) {
+				l.term[i]++
 				signal(l.changed)
 			}
 			l.until[i] = asked.Add(lane.Left)
@@ -245,13 +247,20 @@ func (l *lanes) usable() (usable []int) {
 	return usable
 }
 
+// terms returns the terms of all lanes.
+func (l *lanes) terms() [store.Lanes]uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.term
+}
+
 func (l *lanes) lasts(lane int) bool {
 	return !l.surplus[lane] && time.Until(l.until[lane]) > l.PublishTime
 }
 
-// owned reports whether a lane may be published from.
-func (l *lanes) owned(lane int) bool {
+// owned reports whether a lane may be published from, and is in a term.
+func (l *lanes) owned(lane int, term uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.lasts(lane)
+	return l.lasts(lane) && l.term[lane] == term
 }

@@ -128,7 +128,7 @@ func (f *logRelay) learn(ctx context.Context) error {
 // deliver publishes the received messages. While none gets through, it receives
 // more.
 func (f *logRelay) deliver(ctx, working context.Context) {
-	if time.Since(f.learned) > relearn && len(f.blocked) > 0 {
+	if time.Since(f.learned) > relearn {
 		if f.failed = f.learn(ctx); f.failed != nil {
 			return
 		}
@@ -147,13 +147,17 @@ func (f *logRelay) deliver(ctx, working context.Context) {
 
 // round tries each message once, and reports whether the broker refused all.
 func (f *logRelay) round(ctx, working context.Context) (refused bool) {
+	f.carrier.looked = time.Time{} // what people decided before these were received has to be known
+	if f.failed = f.carrier.look(working, f.rest); f.failed != nil {
+		return false
+	}
 	free, held, err := f.split(working)
 	if err != nil {
 		f.failed = err
 		return false
 	}
 	f.done = make(map[place]bool, len(f.rest))
-	f.aside(working, held, store.Held)
+	f.aside(working, inState(held, store.Held))
 	out := f.carrier.carry(ctx, working, free)
 	f.settle(working, out)
 	f.forget()
@@ -244,12 +248,18 @@ func (f *logRelay) split(ctx context.Context) (free, held []store.Outgoing, err 
 	if len(f.blocked) == 0 {
 		return f.rest, nil, nil
 	}
+	waiting := make(map[string]bool) // what an earlier message waits for may end meanwhile
 	for _, m := range f.rest {
-		waits, err := f.isHeld(ctx, &m)
+		key := m.Message.OrderingKey
+		waits := waiting[key]
+		if !waits {
+			if waits, err = f.isHeld(ctx, &m); err != nil {
+				return nil, nil, err
+			}
+		}
 		switch {
-		case err != nil:
-			return nil, nil, err
 		case waits:
+			waiting[key] = true
 			m.Reason = heldReason
 			held = append(held, m)
 		default:
@@ -287,21 +297,36 @@ func (f *logRelay) isHeld(ctx context.Context, m *store.Outgoing) (bool, error) 
 	return false, nil
 }
 
-// settle puts the messages that a round did not publish into the table.
+// settle puts the messages that a round did not publish into the table, in the
+// order in which they were received: that is the order of an ordering key there.
 func (f *logRelay) settle(ctx context.Context, out outcome) {
 	retry, stuck := f.undelivered(out)
-	f.aside(ctx, stuck, store.Stuck)
-	f.aside(ctx, retry, store.Held)
+	ms := slices.Concat(inState(retry, store.Held), inState(stuck, store.Stuck))
+	if len(ms) == 0 {
+		return
+	}
+	at := make(map[place]int, len(f.rest))
+	for i := range f.rest {
+		at[placeOf(&f.rest[i])] = i
+	}
+	slices.SortFunc(ms, func(a, b store.Outgoing) int { return cmp.Compare(at[placeOf(&a)], at[placeOf(&b)]) })
+	f.aside(ctx, ms)
 }
 
-// aside puts messages into the table. If that fails, the tail ends, and they are
-// received again.
-func (f *logRelay) aside(ctx context.Context, ms []store.Outgoing, to store.OutgoingState) {
+func inState(ms []store.Outgoing, state store.OutgoingState) []store.Outgoing {
+	for i := range ms {
+		ms[i].State = state
+	}
+	return ms
+}
+
+// aside puts messages into the table, in their State. If that fails, the tail
+// ends, and they are received again.
+func (f *logRelay) aside(ctx context.Context, ms []store.Outgoing) {
 	if len(ms) == 0 || f.failed != nil {
 		return
 	}
 	for i := range ms {
-		ms[i].State = to
 		ms[i].Message.Header = numbered(ms[i].Message.Header, &ms[i])
 	}
 	limited, cancel := f.limit(ctx)
@@ -312,10 +337,10 @@ func (f *logRelay) aside(ctx context.Context, ms []store.Outgoing, to store.Outg
 	for i := range ms {
 		m := &ms[i]
 		f.done[placeOf(m)] = true
-		if key := m.Message.OrderingKey; key != "" && (to == store.Held || f.OnStuck == HoldOrder) {
+		if key := m.Message.OrderingKey; key != "" && (m.State == store.Held || f.OnStuck == HoldOrder) {
 			f.blocked[key] = time.Now()
 		}
-		if to == store.Held {
+		if m.State == store.Held {
 			f.Stats.Held.Add(1)
 			continue
 		}
@@ -326,8 +351,28 @@ func (f *logRelay) aside(ctx context.Context, ms []store.Outgoing, to store.Outg
 // calling does nothing: another reader takes over when the connection ends.
 func (f *logRelay) calling(callPhase) {}
 
-// owned reports whether the tail works: no other reader gets its messages.
-func (f *logRelay) owned(*store.Outgoing) bool { return !f.over.Load() }
+// may reports whether the tail works, in which case no other reader gets its
+// messages, and whether the message need not wait for one in the table. Those that
+// must were left out when the round began, unless a person has decided since.
+func (f *logRelay) may(m *store.Outgoing) bool {
+	_, blocked := f.blocked[m.Message.OrderingKey]
+	return !f.over.Load() && !blocked
+}
+
+// look adds the ordering keys about which people have decided lately.
+func (f *logRelay) look(ctx context.Context) error {
+	ms, err := f.Store.DecidedOutgoing(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range ms {
+		key := m.Message.OrderingKey
+		if _, known := f.blocked[key]; !known && key != "" && (m.State == store.Held || f.OnStuck == HoldOrder) {
+			f.blocked[key] = time.Time{}
+		}
+	}
+	return nil
+}
 
 // sent settles published messages. It tries again after a timeout. Any other
 // error ends the tail.

@@ -39,7 +39,7 @@ func TestOrderingKeysThatAreNoLongerHeldTakeNoMemory(t *testing.T) {
 		}
 		f.done = make(map[place]bool)
 		for i := range 10_000 { // a topic was missing for a while, and its messages were published since
-			f.aside(t.Context(), []store.Outgoing{message(i)}, store.Held)
+			f.aside(t.Context(), inState([]store.Outgoing{message(i)}, store.Held))
 		}
 		for i := range 24 * 60 {
 			time.Sleep(time.Minute)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/logs"
@@ -23,8 +24,12 @@ type source interface {
 	// calling is called before each call of the publisher, and after it.
 	calling(callPhase)
 
-	// owned reports whether this relay may publish a message now.
-	owned(m *store.Outgoing) bool
+	// look reads what people have decided lately.
+	look(ctx context.Context) error
+
+	// may reports whether this relay may publish a message now: its lane is leased,
+	// and no person has parked it, or an earlier one of its ordering key.
+	may(m *store.Outgoing) bool
 }
 
 type callPhase int
@@ -40,7 +45,8 @@ type carrier struct {
 	suspected map[place]int64 // messages that failed alone, with the value of through at that time
 	source    source
 	pace      pace
-	turn      int // where a cautious round begins, so that a message that breaks everything is not always first
+	looked    time.Time // when source last looked
+	turn      int       // where a cautious round begins, so that a message that breaks everything is not always first
 }
 
 // pace is how many messages a carrier publishes together.
@@ -59,7 +65,7 @@ const maxFailures = 5
 // unchanged.
 type outcome struct {
 	failed  []store.Outgoing // failed alone while others got through; Attempts and Reason are updated
-	skipped []store.Outgoing // not tried, because nothing gets through to their topics
+	skipped []store.Outgoing // to be held with those that failed, without blame
 	invalid []store.Outgoing // can never be published; Reason is set
 	early   []store.Outgoing // cannot be published yet; Reason is set
 	first   *store.Outgoing  // the first that failed, if nothing got through and it was alone
@@ -91,6 +97,11 @@ func (c *carrier) carry(ctx, working context.Context, chunk []store.Outgoing) ou
 		q.rotate(c.turn)
 	}
 	for ctx.Err() == nil && r.failures < maxFailures {
+		if err := c.look(working, chunk); err != nil {
+			c.Logger.WarnContext(ctx, "outbox: the store failed, and the rest of the messages is read again",
+				logs.Spaced(""), "error", err)
+			break
+		}
 		limit := c.Batch
 		if c.pace == cautious && r.carried == 0 {
 			limit = 1
@@ -105,7 +116,7 @@ func (c *carrier) carry(ctx, working context.Context, chunk []store.Outgoing) ou
 		}
 	}
 	r.ending.Wait()
-	r.skipTopics(chunk)
+	r.skipOthers(chunk)
 	r.refused = r.carried == 0 && len(r.invalid) == 0 && r.failures > 0
 	if !r.refused {
 		c.pace, c.turn = normal, 0
@@ -118,6 +129,28 @@ func (c *carrier) carry(ctx, working context.Context, chunk []store.Outgoing) ou
 	}
 	return r.outcome
 }
+
+// lookEvery is how often a chunk that takes long is checked for decisions of
+// people.
+const lookEvery = 100 * time.Millisecond
+
+// look reads what people have decided, unless it has just been read, or no
+// message has an ordering key.
+func (c *carrier) look(ctx context.Context, chunk []store.Outgoing) error {
+	if time.Since(c.looked) < lookEvery || !slices.ContainsFunc(chunk, hasOrder) {
+		return nil
+	}
+	begun := time.Now()
+	ctx, cancel := c.limit(ctx)
+	defer cancel()
+	if err := c.source.look(ctx); err != nil {
+		return err
+	}
+	c.looked = begun
+	return nil
+}
+
+func hasOrder(m store.Outgoing) bool { return m.Message.OrderingKey != "" }
 
 // order is whether a batch may have several messages of an ordering key.
 func (c *carrier) order() queueOrder {
@@ -132,11 +165,12 @@ type round struct {
 	*carrier
 	working context.Context
 	outcome
-	failures int              // calls in a row in which nothing got through
-	skip     map[string]bool  // ordering keys with a message that failed
-	topics   map[string]int   // how many messages of a topic failed alone; negative: one got through
-	suspects []store.Outgoing // failed alone, and may not be at fault
-	ending   sync.WaitGroup   // the last batch is settled while the next one is published
+	failures int                // calls in a row in which nothing got through
+	skip     map[string]bool    // ordering keys with a message that failed
+	topics   map[string]int     // how many messages of a topic failed alone; negative: one got through
+	suspects []store.Outgoing   // failed alone, and may not be at fault
+	sent     [][]store.Outgoing // got through
+	ending   sync.WaitGroup     // the last batch is settled while the next one is published
 }
 
 // wants reports whether a message may still be published in this round. If not,
@@ -150,29 +184,54 @@ func (r *round) wants(m *store.Outgoing) bool {
 	return true
 }
 
-func (r *round) may(m *store.Outgoing) bool { return !r.isTopicDown(m) && r.source.owned(m) }
+func (r *round) may(m *store.Outgoing) bool { return !r.isTopicDown(m) && r.source.may(m) }
 
 // isTopicDown reports whether two messages of the topic failed alone, and none
 // got through. If the broker does not have a topic, not all of its messages are
 // tried.
 func (r *round) isTopicDown(m *store.Outgoing) bool { return r.topics[m.Message.Topic] > 1 }
 
-// skipTopics collects the untried messages of topics that are down.
-func (r *round) skipTopics(chunk []store.Outgoing) {
-	blamed, tried := make(map[string]bool), make(map[place]bool)
-	for _, m := range r.failed {
-		blamed[m.Message.Topic] = r.isTopicDown(&m)
-	}
-	if len(blamed) == 0 {
+// skipOthers collects the messages that have to be held with those that failed:
+// those of topics that are down, and those before a failed one of their ordering
+// key. A message stays as it is if an earlier one of its ordering key does, so that
+// it cannot be held before that one.
+func (r *round) skipOthers(chunk []store.Outgoing) {
+	if len(r.failed)+len(r.invalid) == 0 {
 		return
 	}
-	for _, m := range slices.Concat(r.invalid, r.failed, r.suspects) {
-		tried[placeOf(&m)] = true
+	settled, down := make(map[place]bool), make(map[string]bool)
+	failed := make(map[string]place) // the last message of each ordering key that failed
+	for _, m := range slices.Concat(r.failed, r.invalid) {
+		settled[placeOf(&m)] = true
+		failed[m.Message.OrderingKey] = placeOf(&m)
 	}
+	delete(failed, "")
+	for _, m := range r.failed {
+		down[m.Message.Topic] = r.isTopicDown(&m)
+	}
+	for _, batch := range r.sent {
+		for i := range batch {
+			settled[placeOf(&batch[i])] = true
+		}
+	}
+	stays := make(map[string]bool) // ordering keys
 	for _, m := range chunk {
-		if blamed[m.Message.Topic] && !tried[placeOf(&m)] {
+		key := m.Message.OrderingKey
+		_, before := failed[key]
+		switch {
+		case settled[placeOf(&m)]:
+			if failed[key] == placeOf(&m) {
+				delete(failed, key)
+			}
+		case stays[key]:
+		case before:
+			m.Reason = heldReason
+			r.skipped = append(r.skipped, m)
+		case down[m.Message.Topic]:
 			m.Reason = "no message gets through to topic " + m.Message.Topic
 			r.skipped = append(r.skipped, m)
+		case key != "":
+			stays[key] = true
 		}
 	}
 }
@@ -249,6 +308,7 @@ func (r *round) skipKey(m *store.Outgoing) {
 func (r *round) gotThrough(ok []store.Outgoing) {
 	r.failures = 0
 	r.carried += len(ok)
+	r.sent = append(r.sent, ok)
 	for i := range ok {
 		r.topics[ok[i].Message.Topic] = -1
 		delete(r.skip, ok[i].Message.OrderingKey)

@@ -29,7 +29,7 @@ type tableRelay struct {
 	carrier carrier
 	holds   *holds
 	retrier *retrier
-	adopted [store.Lanes]bool // the lanes whose holds were read
+	adopted [store.Lanes]uint64 // the term in which the holds of a lane were read; 0: it is not this relay's
 	backoff *backoff.Backoff
 	log     store.OutboxLog // nil: the store has none
 	rows    rowsReader
@@ -66,7 +66,7 @@ const (
 func newTableRelay(e *env, l *lanes) *tableRelay {
 	t := &tableRelay{env: e, lanes: l, holds: newHolds(e), most: maxChunk, backoff: backoffOf(firstBackoff, backoffLimit)}
 	t.carrier = carrier{env: e, source: t}
-	t.retrier = &retrier{e, l, t.holds, t}
+	t.retrier = &retrier{e, t.holds, t}
 	t.log, _ = once.As[store.OutboxLog](e.Store)
 	return t
 }
@@ -130,14 +130,15 @@ func (t *tableRelay) checkRows() {
 // all its lanes, because people and readers of the log hold messages too.
 func (t *tableRelay) adopt(ctx context.Context, lanes []int) error {
 	var fresh []int
+	terms := t.lanes.terms()
 	for lane := range t.adopted {
 		ours := slices.Contains(lanes, lane)
-		if ours && !t.adopted[lane] {
-			fresh = append(fresh, lane)
-		}
-		if !ours && t.adopted[lane] {
-			t.adopted[lane] = false
+		if t.adopted[lane] != 0 && (!ours || t.adopted[lane] != terms[lane]) {
+			t.adopted[lane] = 0
 			t.holds.forget(lane)
+		}
+		if ours && t.adopted[lane] == 0 {
+			fresh = append(fresh, lane)
 		}
 	}
 	if time.Since(t.holds.looked) >= t.holds.every() {
@@ -153,10 +154,10 @@ func (t *tableRelay) adopt(ctx context.Context, lanes []int) error {
 	}
 	t.holds.took = time.Since(begun)
 	for _, lane := range fresh {
-		if !t.adopted[lane] {
+		if t.adopted[lane] == 0 {
 			t.delayed, t.readDue = time.Time{}, time.Time{}
 		}
-		t.adopted[lane] = true
+		t.adopted[lane] = terms[lane]
 	}
 	if len(fresh) == len(lanes) {
 		t.holds.looked = time.Now()
@@ -262,6 +263,10 @@ func (t *tableRelay) publish(ctx, working context.Context, lanes []int) (busy bo
 		}
 		return false, nil
 	}
+	t.carrier.looked = time.Time{} // what people decided before the chunk was read has to be known
+	if err := t.carrier.look(ctx, chunk); err != nil {
+		return false, err
+	}
 	free, held := t.holds.split(chunk)
 	moved, err := t.move(working, held, store.Held)
 	if t.Stats.Held.Add(int64(moved)); err != nil {
@@ -341,7 +346,12 @@ func (t *tableRelay) calling(p callPhase) {
 	t.env.calling.Store(since)
 }
 
-func (t *tableRelay) owned(m *store.Outgoing) bool { return t.lanes.owned(m.Lane) }
+func (t *tableRelay) may(m *store.Outgoing) bool { return t.owned(m.Lane) && !t.holds.parked(m) }
+
+func (t *tableRelay) look(ctx context.Context) error { return t.holds.look(ctx, t.owned) }
+
+// owned reports whether a lane has been this relay's since its holds were read.
+func (t *tableRelay) owned(lane int) bool { return t.lanes.owned(lane, t.adopted[lane]) }
 
 // sent tries until the store answers, because messages that are not settled are
 // published again.

@@ -12,9 +12,8 @@ import (
 // retrier publishes the held messages of the table.
 type retrier struct {
 	*env
-	lanes  *lanes
-	holds  *holds
-	source source
+	holds *holds
+	table *tableRelay
 }
 
 // retry tries the holds that are due, for a limited time. It reports whether more
@@ -36,7 +35,7 @@ func (r *retrier) retry(ctx, working context.Context) (busy bool, err error) {
 		if time.Now().After(end) {
 			return true, nil
 		}
-		if !r.lanes.owned(o.lane) {
+		if !r.table.owned(o.lane) {
 			continue
 		}
 		if failed[o.topic] > 1 && o.stuck == 0 {
@@ -69,6 +68,13 @@ func (r *retrier) tryHold(ctx, working context.Context, o *hold) (busy bool, err
 	if err != nil {
 		return false, err
 	}
+	c := carrier{env: r.env, source: r.table, pace: cautious}
+	if err := c.look(ctx, ms); err != nil { // a person may have parked a message that was among these
+		return false, err
+	}
+	if o.stuck > 0 && slices.ContainsFunc(ms, func(m store.Outgoing) bool { return m.Seq == o.stuck }) {
+		return false, r.checkStuck(ctx, o) // it was replayed, or has just been parked
+	}
 	if o.stuck > 0 { // later ones wait for a person
 		ms = slices.DeleteFunc(ms, func(m store.Outgoing) bool { return m.Seq > o.stuck })
 		if len(ms) == 0 {
@@ -79,7 +85,7 @@ func (r *retrier) tryHold(ctx, working context.Context, o *hold) (busy bool, err
 		r.holds.drop(o)
 		return true, nil
 	}
-	return r.carryHeld(ctx, working, o, ms)
+	return r.carryHeld(ctx, working, o, &c, ms)
 }
 
 // checkStuck checks whether a person has decided about a Stuck message.
@@ -99,8 +105,7 @@ func (r *retrier) checkStuck(ctx context.Context, o *hold) error {
 
 // carryHeld publishes held messages of one key. An attempt that fails counts if
 // other messages got through since the one before.
-func (r *retrier) carryHeld(ctx, working context.Context, o *hold, ms []store.Outgoing) (busy bool, err error) {
-	c := carrier{env: r.env, source: r.source, pace: cautious}
+func (r *retrier) carryHeld(ctx, working context.Context, o *hold, c *carrier, ms []store.Outgoing) (busy bool, err error) {
 	through := r.through.Load()
 	out := c.carry(ctx, working, ms)
 	o.early = len(out.early) > 0

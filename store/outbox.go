@@ -77,6 +77,14 @@ type Relayable interface {
 	// limit below 1 is once.ErrInvalid.
 	ForgetOutgoing(ctx context.Context, keep time.Duration, limit int) (int, error)
 
+	// DecidedOutgoing returns the messages that people, as the zero relay, made Held
+	// or Stuck in the last [DecisionTime], and that still are, as of one moment of the
+	// call. It may return other Held or Stuck messages. Bodies, headers and reasons may
+	// be missing. Relays call it after they have read messages, so that none overtakes
+	// a message that a person has parked or replayed. It is cheap if nobody has decided
+	// anything.
+	DecidedOutgoing(ctx context.Context) ([]Outgoing, error)
+
 	// OutboxDepth returns how many messages are in each state except Published. States
 	// without messages are omitted. It may estimate numbers from count on, so that its
 	// cost does not grow with them.
@@ -91,6 +99,10 @@ type OutboxArchive interface {
 	// is once.ErrInvalid.
 	ForgetArchived(ctx context.Context, keep time.Duration, limit int) (int, error)
 }
+
+// DecisionTime is how long a decision of a person is part of
+// [Relayable.DecidedOutgoing]. Relays read all Held and Stuck messages more often.
+const DecisionTime = 10 * time.Minute
 
 // Lanes is the number of lanes of an outbox. Relays divide the lanes among
 // themselves. Messages with the same ordering key are in the same lane.

@@ -171,16 +171,17 @@ func TestArchiveIsForgottenInBoundedSteps(t *testing.T) {
 func outboxCalls(t *testing.T, s *sqlstore.Store, tx *sql.Tx) map[string]func() error {
 	ctx, ms, relay := t.Context(), []store.Outgoing{out("1")}, token("relay")
 	return map[string]func() error{
-		"PutTx":          func() error { return s.PutTx(ctx, tx, ms) },
-		"LeaseLanes":     func() error { _, err := s.LeaseLanes(ctx, relay, time.Hour, nil); return err },
-		"ReleaseLanes":   func() error { return s.ReleaseLanes(ctx, relay, nil) },
-		"Outgoing":       func() error { _, err := s.Outgoing(ctx, store.OutgoingQuery{}); return err },
-		"Sent":           func() error { _, err := s.Sent(ctx, relay, ms, store.Delete); return err },
-		"MoveOutgoing":   func() error { _, err := s.MoveOutgoing(ctx, relay, ms, store.Stuck); return err },
-		"WakeDelayed":    func() error { _, _, err := s.WakeDelayed(ctx, relay, store.Pending, 1); return err },
-		"RemoveOutgoing": func() error { _, err := s.RemoveOutgoing(ctx, relay, ms); return err },
-		"ForgetOutgoing": func() error { _, err := s.ForgetOutgoing(ctx, time.Hour, 1); return err },
-		"OutboxDepth":    func() error { _, err := s.OutboxDepth(ctx, 1); return err },
+		"PutTx":           func() error { return s.PutTx(ctx, tx, ms) },
+		"LeaseLanes":      func() error { _, err := s.LeaseLanes(ctx, relay, time.Hour, nil); return err },
+		"ReleaseLanes":    func() error { return s.ReleaseLanes(ctx, relay, nil) },
+		"Outgoing":        func() error { _, err := s.Outgoing(ctx, store.OutgoingQuery{}); return err },
+		"Sent":            func() error { _, err := s.Sent(ctx, relay, ms, store.Delete); return err },
+		"MoveOutgoing":    func() error { _, err := s.MoveOutgoing(ctx, relay, ms, store.Stuck); return err },
+		"WakeDelayed":     func() error { _, _, err := s.WakeDelayed(ctx, relay, store.Pending, 1); return err },
+		"RemoveOutgoing":  func() error { _, err := s.RemoveOutgoing(ctx, relay, ms); return err },
+		"ForgetOutgoing":  func() error { _, err := s.ForgetOutgoing(ctx, time.Hour, 1); return err },
+		"OutboxDepth":     func() error { _, err := s.OutboxDepth(ctx, 1); return err },
+		"DecidedOutgoing": func() error { _, err := s.DecidedOutgoing(ctx); return err },
 	}
 }
 

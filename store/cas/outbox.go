@@ -31,6 +31,7 @@ import (
 //	out/LANE/1/DUE/SEQ      one that is Delayed
 //	order/DIGEST            the last message of an ordering key, for a day
 //	lanes                   the leases
+//	decided                 when people last made messages Held or Stuck, for DecisionTime
 //
 // Seq is made of the engine's clock. A message with an ordering key also follows
 // the last one of its key, whose document its transaction reads and writes, so
@@ -371,6 +372,11 @@ func (p *Publishing[Tx]) Sent(ctx context.Context, relay [16]byte, ms []store.Ou
 func (p *Publishing[Tx]) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing, to store.OutgoingState) (int, error) {
 	if err := checkMoved(ms, to); err != nil {
 		return 0, err
+	}
+	if relay == [16]byte{} && (to == store.Held || to == store.Stuck) && len(ms) > 0 {
+		if err := p.noteDecision(ctx); err != nil {
+			return 0, err
+		}
 	}
 	return p.change(ctx, relay, ms, to, func(is *message, m store.Outgoing) {
 		is.Attempts, is.Reason, is.Wait = m.Attempts, anyText(m.Reason), m.Delay

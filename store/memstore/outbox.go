@@ -28,7 +28,8 @@ type outbox struct {
 // outgoing is a message in the outbox. It has a due time in place of its Delay.
 type outgoing struct {
 	store.Outgoing
-	due time.Time // of Delayed
+	due     time.Time // of Delayed
+	decided time.Time // when a person made it Held or Stuck; zero: a relay did
 }
 
 // gone is the state of messages that sweep removes.
@@ -49,7 +50,7 @@ func (m *outgoing) at(now time.Time, bodiless bool) store.Outgoing {
 
 // become sets the state, and for Delayed the due time.
 func (m *outgoing) become(to store.OutgoingState, now time.Time, delay time.Duration) {
-	m.State, m.Changed = to, now
+	m.State, m.Changed, m.decided = to, now, time.Time{}
 	if to == store.Delayed {
 		m.due = now.Add(delay)
 	}
@@ -221,7 +222,24 @@ func (s *Store) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Out
 	return s.changeOutgoing(ctx, relay, ms, func(row *outgoing, m store.Outgoing, now time.Time) {
 		row.Attempts, row.Reason = m.Attempts, m.Reason
 		row.become(to, now, m.Delay)
+		if relay == [16]byte{} {
+			row.decided = now
+		}
 	})
+}
+
+// DecidedOutgoing returns the messages that people made Held or Stuck lately.
+func (s *Store) DecidedOutgoing(ctx context.Context) (ms []store.Outgoing, err error) {
+	err = s.do(ctx, func(now time.Time) error {
+		for m := range s.outbox.inOrder(nil) {
+			waits := m.State == store.Held || m.State == store.Stuck
+			if waits && !m.decided.IsZero() && now.Sub(m.decided) < store.DecisionTime {
+				ms = append(ms, m.at(now, true))
+			}
+		}
+		return nil
+	})
+	return ms, err
 }
 
 // RemoveOutgoing deletes messages in any state.

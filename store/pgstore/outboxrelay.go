@@ -92,6 +92,25 @@ func (h *hotReply) read(call int, replies pgx.BatchResults) error {
 	return err
 }
 
+// DecidedOutgoing returns the messages that people made held or stuck lately, in
+// one round trip.
+func (s *Store) DecidedOutgoing(ctx context.Context) (ms []store.Outgoing, err error) {
+	if err := s.ready(ctx, s.pool); err != nil {
+		return nil, err
+	}
+	calls := []publishing.Call{s.outbox.DecidedCall()}
+	err = s.inOneTrip(ctx, s.outbox.Plans(), calls, func(_ int, replies pgx.BatchResults) error {
+		rows, err := replies.Query()
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		ms, err = publishing.ReadDecided(rows)
+		return err
+	})
+	return ms, err
+}
+
 // Sent ends messages that were published, in one round trip. Its commit does
 // not wait for the disk.
 func (s *Store) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing,

@@ -62,6 +62,8 @@ var outboxBugs = map[string]string{
 	"attempts dropped":             "outbox/moves outbox/moves-each",
 	"stuck for ever":               "outbox/moves",
 	"reason of the first":          "outbox/moves-each",
+	"a park is not seen":           "outbox/decided",
+	"a replay is not seen":         "outbox/decided",
 	"removes what is pending":      "outbox/removes",
 	"looks, then sends":            "outbox/sent-race",
 	"forgets early":                "outbox/forget outbox/forget-since",

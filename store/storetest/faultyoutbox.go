@@ -124,6 +124,11 @@ func (f *FaultyOutboxStore[Tx]) ForgetOutgoing(ctx context.Context, keep time.Du
 	})
 }
 
+// DecidedOutgoing is DecidedOutgoing of the store, with the faults of the plan.
+func (f *FaultyOutboxStore[Tx]) DecidedOutgoing(ctx context.Context) ([]store.Outgoing, error) {
+	return perform(ctx, f.faults, "DecidedOutgoing", once.Key{}, f.store.DecidedOutgoing)
+}
+
 // OutboxDepth is OutboxDepth of the store, with the faults of the plan.
 func (f *FaultyOutboxStore[Tx]) OutboxDepth(ctx context.Context, count int) ([]store.Depth, error) {
 	return perform(ctx, f.faults, "OutboxDepth", once.Key{}, func(ctx context.Context) ([]store.Depth, error) {

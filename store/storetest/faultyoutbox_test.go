@@ -87,13 +87,14 @@ func TestOutboxCallsArePlannedByName(t *testing.T) {
 		func() error { _, err := f.RemoveOutgoing(background, relay, ms); return err },
 		func() error { _, err := f.ForgetOutgoing(background, 0, 1); return err },
 		func() error { _, err := f.OutboxDepth(background, 1); return err },
+		func() error { _, err := f.DecidedOutgoing(background); return err },
 		func() error { _, err := bell.HearOutbox(background); return err },
 		func() error { _, err := f.Sent(background, relay, ms, store.Delete); return err },
 	} {
 		wantError(t, call(), errLost)
 	}
 	want := "[PutTx 1 LeaseLanes 1 ReleaseLanes 1 Outgoing 1 Sent 1 MoveOutgoing 1 WakeDelayed 1 RemoveOutgoing 1 " +
-		"ForgetOutgoing 1 OutboxDepth 1 HearOutbox 1 Sent 2]"
+		"ForgetOutgoing 1 OutboxDepth 1 DecidedOutgoing 1 HearOutbox 1 Sent 2]"
 	if got := fmt.Sprint(calls); got != want {
 		t.Errorf("planned %s\nwant    %s", got, want)
 	}

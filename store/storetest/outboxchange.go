@@ -23,6 +23,9 @@ func outboxChangeRules[Tx any]() []txRule[Tx] {
 		{"outbox/moves-each",
 			"MoveOutgoing writes to each message its own Attempts and Reason.",
 			outboxMovesEach[Tx]},
+		{"outbox/decided",
+			"DecidedOutgoing returns what people made Held or Stuck, as soon as MoveOutgoing has returned, and as long as it is.",
+			outboxDecided[Tx]},
 		{"outbox/removes", "RemoveOutgoing deletes messages in any State.", outboxRemoves[Tx]},
 		{"outbox/sent-race",
 			"Of several equal calls of Sent at once, one changes each row.",
@@ -38,6 +41,56 @@ func outboxChangeRules[Tx any]() []txRule[Tx] {
 
 // outgoingStates lists all states.
 var outgoingStates = []store.OutgoingState{store.Pending, store.Delayed, store.Held, store.Stuck, store.Published}
+
+// decided returns the messages of this case that DecidedOutgoing returns, by ID.
+func (b *txBench[Tx]) decided() map[string]store.Outgoing {
+	ms, err := b.outbox(0).DecidedOutgoing(b)
+	b.must("DecidedOutgoing", err)
+	found := make(map[string]store.Outgoing)
+	for _, m := range ms {
+		if m.Message.Topic == b.topic() {
+			found[m.Message.ID] = m
+		}
+	}
+	return found
+}
+
+func outboxDecided[Tx any](b *txBench[Tx]) {
+	waits := func(after, id string, state store.OutgoingState) {
+		is, got := b.outAs(state, id), b.decided()
+		if m, ok := got[id]; !ok || m.Lane != is.Lane || m.Seq != is.Seq || m.State != state ||
+			m.Message.OrderingKey != is.Message.OrderingKey {
+			b.failf("after %s DecidedOutgoing returned %+v, want the message in lane %d with Seq %d, which is %v", after, got, is.Lane,
+				is.Seq, state)
+		}
+	}
+	gone := func(after, id string) {
+		if m, ok := b.decided()[id]; ok {
+			b.failf("after %s DecidedOutgoing returned %s", after, showOutgoing(m))
+		}
+	}
+	b.put(b.out("1", "k"), b.out("2", "k"), b.out("3", "l"), delayed(b.out("4", "m"), long), b.out("5", ""))
+	for _, id := range []string{"1", "2", "3", "4", "5"} {
+		gone("PutTx", id)
+	}
+	for id, was := range map[string]store.OutgoingState{"1": store.Pending, "4": store.Delayed, "5": store.Pending} {
+		b.changes(1, "MoveOutgoing of people to stuck", b.move1(people, store.Stuck, b.outAs(was, id)))
+		waits("MoveOutgoing of people to stuck", id, store.Stuck)
+	}
+	b.changes(1, "MoveOutgoing of people to held", b.move1(people, store.Held, b.outAs(store.Stuck, "1")))
+	waits("MoveOutgoing of people to held", "1", store.Held)
+	b.changes(1, "MoveOutgoing of people to held", b.move1(people, store.Held, b.outAs(store.Pending, "3")))
+	waits("MoveOutgoing of people to held", "3", store.Held)
+	gone("changes of other messages", "2")
+
+	b.changes(1, "Sent", b.sent(people, store.Keep, b.outAs(store.Held, "1")))
+	gone("Sent", "1")
+	b.changes(1, "RemoveOutgoing", b.removed(people, b.outAs(store.Stuck, "4")))
+	gone("RemoveOutgoing", "4")
+	b.changes(1, "MoveOutgoing to pending", b.move1(people, store.Pending, b.outAs(store.Held, "3")))
+	gone("MoveOutgoing to pending", "3")
+	waits("changes of other messages", "5", store.Stuck)
+}
 
 func outboxSent[Tx any](b *txBench[Tx]) {
 	for _, then := range []store.Ending{store.Delete, store.Keep, store.Archive} {

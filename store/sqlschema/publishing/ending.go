@@ -164,6 +164,10 @@ func (t *Tables) step(relay [16]byte, steps []pair, f change, rows *keyed) (all 
 		p["delay"] = f.delay.Microseconds()
 	case store.Published:
 		p["delay"] = int64(0)
+	case store.Held, store.Stuck:
+		if relay == ([16]byte{}) { // due is when a person decided
+			p["delay"] = int64(0)
+		}
 	}
 	if t.sql.dialect == sqlschema.PostgreSQL {
 		p["lanes"], p["seqs"] = rows.arrays()

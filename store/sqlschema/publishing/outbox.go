@@ -138,6 +138,21 @@ func (o Outbox) ForgetArchived(ctx context.Context, keep time.Duration, limit in
 	return forgotten, err
 }
 
+// DecidedOutgoing returns the messages that people made held or stuck lately.
+func (o Outbox) DecidedOutgoing(ctx context.Context) (ms []store.Outgoing, err error) {
+	err = o.read(ctx, true, func(ctx context.Context, q sqlschema.Querier) error {
+		c := o.tables.DecidedCall()
+		rows, err := q.Query(ctx, c.Text, c.Args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		ms, err = ReadDecided(rows)
+		return err
+	})
+	return ms, err
+}
+
 // OutboxDepth counts the messages of each state. From count on, it estimates.
 func (o Outbox) OutboxDepth(ctx context.Context, count int) (all []store.Depth, err error) {
 	err = o.read(ctx, true, func(ctx context.Context, q sqlschema.Querier) error {

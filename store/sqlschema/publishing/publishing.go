@@ -7,9 +7,9 @@
 //
 //   - A row is found by its lane, state and seq, which are its key in
 //     PostgreSQL. Elsewhere seq alone is unique.
-//   - due is when a delayed message is due, or when a published one was
-//     published. It is null in other states. changed is null until the state
-//     changes.
+//   - due is when a delayed message is due, when a published one was published,
+//     or when a person made one held or stuck. It is null otherwise. changed is
+//     null until the state changes.
 //   - The 16 rows of lanes always exist. A relay leases a lane by changing its
 //     row, after it has changed the first row, so one relay does so at a time.
 //   - The row of a relay exists from its first sign of life until that has

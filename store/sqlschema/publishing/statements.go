@@ -17,6 +17,7 @@ type statements struct {
 	wake, next         pair
 	forget             sqlschema.Statement
 	forgetArchived     sqlschema.Statement
+	decided            sqlschema.Statement
 	gate, take, alive  sqlschema.Statement
 	dead, leases       sqlschema.Statement
 	release, dismiss   sqlschema.Statement
@@ -33,11 +34,15 @@ type statements struct {
 type pair struct{ anybody, leased sqlschema.Statement }
 
 func (p pair) of(relay [16]byte) sqlschema.Statement {
-	if relay == ([16]byte{}) {
+	if relay == ([16]byte{}) || relay == LogReader {
 		return p.anybody
 	}
 	return p.leased
 }
+
+// LogReader is the relay of whoever reads messages from the database's log. It
+// needs no lease, and is not a person.
+var LogReader = [16]byte{15: 1}
 
 func newStatements(n sqlschema.Names) *statements {
 	d := n.Dialect()
@@ -51,6 +56,7 @@ func newStatements(n sqlschema.Names) *statements {
 	st.wake, st.next = st.pair(wakeSQL[d]), st.pair(nextSQL)
 	st.forget = st.compile(forgetSQL[d])
 	st.forgetArchived = st.compile(forgetArchivedSQL[d])
+	st.decided = st.compile(decidedSQL)
 	st.gate, st.take, st.alive = st.compile(gateSQL), st.compile(takeSQL), st.compile(aliveSQL[d])
 	st.dead, st.leases = st.compile(deadSQL), st.compile(leasesSQL)
 	st.release, st.dismiss = st.compile(releaseSQL), st.compile(dismissSQL)

@@ -8,6 +8,7 @@ import (
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/pgstore/internal/pgerr"
 	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/publishing"
 )
 
 // rowState is what a look finds about a row that the log delivered.
@@ -283,7 +284,7 @@ func (t *tail) moveVisible(ctx context.Context, rows []entry) (moved int, err er
 		to[e.message.State] = append(to[e.message.State], m)
 	}
 	for state, ms := range to {
-		n, err := t.log.rows.MoveOutgoing(ctx, [16]byte{}, ms, state)
+		n, err := t.log.rows.MoveOutgoing(ctx, publishing.LogReader, ms, state)
 		if err != nil {
 			return moved, err
 		}
