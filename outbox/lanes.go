@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/logs"
+	"github.com/effectively-once/once/internal/turn"
 	"github.com/effectively-once/once/store"
 )
 
@@ -21,7 +22,8 @@ type lanes struct {
 	over    chan struct{} // closed by end
 	soon    chan struct{} // has an element when the leases are to be renewed at once
 
-	asking sync.Mutex // held from a request of leases until its answer is stored
+	waits  waits     // for other relays; of the goroutine that calls ask
+	asking turn.Turn // held from a request of leases until its answer is stored
 
 	mu      sync.Mutex
 	until   [store.Lanes]time.Time // the end of the lease; zero: the lane is not leased
@@ -73,6 +75,7 @@ func (l *lanes) ask(ctx context.Context, more bool) (enough bool, err error) {
 	}
 	have, free := len(l.held()), freeLanes(leases)
 	share := l.share(leases)
+	l.waits.see(l.env, leases, have < share)
 	l.markSurplus(share)
 	if wanted := min(share-have, len(free)); more && wanted > 0 {
 		rand.Shuffle(len(free), func(i, k int) { free[i], free[k] = free[k], free[i] }) // so that relays do not ask for the same lanes
@@ -107,22 +110,33 @@ func (l *lanes) share(leases store.Leases) int {
 
 // lease leases the wanted lanes, and stores the answer.
 func (l *lanes) lease(ctx context.Context, wanted []int) (store.Leases, error) {
-	l.asking.Lock()
-	defer l.asking.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, l.Lease/3)
 	defer cancel()
+	if err := l.asking.Take(ctx); err != nil {
+		return store.Leases{}, err
+	}
+	defer l.asking.Give()
 	asked := time.Now()
 	leases, err := l.Store.LeaseLanes(ctx, l.me, l.Lease, wanted)
 	if err != nil {
 		return leases, err
 	}
+	if lost := l.store(leases, asked); len(lost) > 0 {
+		l.Logger.WarnContext(ctx, "outbox: lanes were lost to another relay", "lanes", lost)
+	}
+	return leases, nil
+}
+
+// store stores the leases as they were after asked, and returns the lanes that
+// this relay has lost.
+func (l *lanes) store(leases store.Leases, asked time.Time) (lost []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, lane := range leases.Lanes {
 		switch {
 		case lane.Relay != l.me:
 			if !l.until[i].IsZero() {
-				l.Logger.WarnContext(ctx, "outbox: a lane was lost to another relay", "lane", i)
+				lost = append(lost, i)
 			}
 			l.until[i], l.surplus[i] = time.Time{}, false
 		case lane.Left > 0:
@@ -133,7 +147,7 @@ func (l *lanes) lease(ctx context.Context, wanted []int) (store.Leases, error) {
 			l.until[i] = asked.Add(lane.Left)
 		}
 	}
-	return leases, nil
+	return lost
 }
 
 // freeLanes returns the lanes without a valid lease.
@@ -176,13 +190,13 @@ func (l *lanes) markSurplus(share int) {
 	}
 }
 
-// giveUp releases surplus lanes. It is called when no message is in progress.
+// giveUp releases surplus lanes. It is called when no message is in progress. While
+// leases are being requested it does nothing, and is called again.
 func (l *lanes) giveUp(ctx context.Context) {
-	if !l.hasSurplus() {
+	if !l.hasSurplus() || !l.asking.TryTake() {
 		return
 	}
-	l.asking.Lock()
-	defer l.asking.Unlock()
+	defer l.asking.Give()
 	l.mu.Lock()
 	var surplus []int
 	for i, more := range l.surplus {
@@ -235,7 +249,7 @@ func (l *lanes) leave(ctx context.Context) {
 }
 
 // usable returns the lanes that may be published from: those whose lease lasts
-// longer than a call of the publisher.
+// long enough to begin a call of the publisher.
 func (l *lanes) usable() (usable []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -255,7 +269,48 @@ func (l *lanes) terms() [store.Lanes]uint64 {
 }
 
 func (l *lanes) lasts(lane int) bool {
-	return !l.surplus[lane] && time.Until(l.until[lane]) > l.PublishTime
+	return !l.surplus[lane] && time.Until(l.until[lane]) > min(l.PublishTime, l.Lease/2)
+}
+
+// during returns the context of a call of the publisher with messages. It ends with
+// the leases of their lanes, however long the call may take otherwise: they are
+// renewed meanwhile.
+func (l *lanes) during(ctx context.Context, ms []store.Outgoing) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var timer *time.Timer
+	var mu sync.Mutex // guards timer
+	mu.Lock()
+	defer mu.Unlock()
+	timer = time.AfterFunc(l.left(ms), func() {
+		if left := l.left(ms); left > 0 {
+			mu.Lock()
+			defer mu.Unlock()
+			timer.Reset(left)
+			return
+		}
+		cancel(errLapsed)
+	})
+	return ctx, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		timer.Stop()
+		cancel(context.Canceled)
+	}
+}
+
+var errLapsed = errors.New("outbox: the leases of the messages could not be renewed in time")
+
+// left is how long the lanes of messages are leased.
+func (l *lanes) left(ms []store.Outgoing) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	until := l.until[ms[0].Lane]
+	for _, m := range ms {
+		if l.until[m.Lane].Before(until) {
+			until = l.until[m.Lane]
+		}
+	}
+	return time.Until(until)
 }
 
 // owned reports whether a lane may be published from, and is in a term.

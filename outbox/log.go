@@ -351,6 +351,11 @@ func (f *logRelay) aside(ctx context.Context, ms []store.Outgoing) {
 // calling does nothing: another reader takes over when the connection ends.
 func (f *logRelay) calling(callPhase) {}
 
+// during does nothing: another reader takes over when the connection ends.
+func (f *logRelay) during(ctx context.Context, _ []store.Outgoing) (context.Context, context.CancelFunc) {
+	return ctx, func() {}
+}
+
 // may reports whether the tail works, in which case no other reader gets its
 // messages, and whether the message need not wait for one in the table. Those that
 // must were left out when the round began, unless a person has decided since.

@@ -127,7 +127,7 @@ func TestNoMessagePassesOneThatWasReplayedAtOnce(t *testing.T) {
 	})
 }
 
-// parkDuring parks a message while a chunk is published.
+// A person parks a message while its chunk is published.
 func TestAParkAppliesToAChunkThatIsBeingPublished(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		r := b.relay()
@@ -150,8 +150,7 @@ func TestAParkAppliesToAChunkThatIsBeingPublished(t *testing.T) {
 	})
 }
 
-// stolen is a store in which another relay has the lanes for a moment, while this
-// one cannot reach the store.
+// cutStore is a store whose leases cannot be renewed while it is cut off.
 type cutStore struct {
 	store.Relayable
 	cut *atomic.Bool
@@ -184,7 +183,7 @@ func TestAChunkIsNotContinuedInALaterTermOfItsLane(t *testing.T) {
 		defer stop()
 		time.Sleep(time.Second)
 		cut.Store(true)
-		time.Sleep(2 * time.Hour) // the leases lapse
+		time.Sleep(9 * time.Second) // the leases lapse
 		other := [16]byte{7}
 		all := make([]int, store.Lanes)
 		for i := range all {
@@ -198,7 +197,7 @@ func TestAChunkIsNotContinuedInALaterTermOfItsLane(t *testing.T) {
 		b.must(err)
 		b.must(b.store.ReleaseLanes(b.Context(), other, nil))
 		cut.Store(false)
-		time.Sleep(time.Minute)
+		time.Sleep(3 * time.Second)
 		close(gate)
 		time.Sleep(time.Hour)
 		for _, id := range b.sender.taken() {

@@ -281,7 +281,7 @@ func TestABadRelayIsRefused(t *testing.T) {
 		"attempts":     func(r *outbox.Relay) { r.Retry.Attempts = -1 },
 		"limit":        func(r *outbox.Relay) { r.Retry = outbox.Retry{First: time.Hour, Limit: time.Minute} },
 		"poll":         func(r *outbox.Relay) { r.Poll = -1 },
-		"short lease":  func(r *outbox.Relay) { r.Lease = 5 * time.Second },
+		"short lease":  func(r *outbox.Relay) { r.Lease = 5 * time.Millisecond },
 	} {
 		r := b.relay()
 		change(r)

@@ -24,6 +24,10 @@ type source interface {
 	// calling is called before each call of the publisher, and after it.
 	calling(callPhase)
 
+	// during returns the context of a call of the publisher with messages, which ends
+	// when this relay may no longer publish them.
+	during(ctx context.Context, ms []store.Outgoing) (context.Context, context.CancelFunc)
+
 	// look reads what people have decided lately.
 	look(ctx context.Context) error
 
@@ -342,6 +346,8 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed []store.Outgoing) {
 	}
 	ctx, cancel := r.limit(r.working)
 	defer cancel()
+	ctx, ends := r.source.during(ctx, batch)
+	defer ends()
 	r.source.calling(callBegins)
 	ctx, ended := r.observe(ctx, ms)
 	errs := r.Publisher.Publish(ctx, ms)

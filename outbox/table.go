@@ -346,6 +346,10 @@ func (t *tableRelay) calling(p callPhase) {
 	t.env.calling.Store(since)
 }
 
+func (t *tableRelay) during(ctx context.Context, ms []store.Outgoing) (context.Context, context.CancelFunc) {
+	return t.lanes.during(ctx, ms)
+}
+
 func (t *tableRelay) may(m *store.Outgoing) bool { return t.owned(m.Lane) && !t.holds.parked(m) }
 
 func (t *tableRelay) look(ctx context.Context) error { return t.holds.look(ctx, t.owned) }

@@ -13,6 +13,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs/v2"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/internal/inflight"
+	"github.com/effectively-once/once/internal/turn"
 )
 
 // longestDelay limits how long a returned message is kept in memory.
@@ -35,7 +36,7 @@ type session struct {
 	work sync.WaitGroup
 	look chan struct{} // has an element if balance has to look at once
 
-	verifying sync.Mutex
+	verifying turn.Turn
 	verified  time.Time // when the hub was last known to be the same; guarded by verifying
 
 	tracker *inflight.Tracker[event] // guards the fields below
@@ -214,8 +215,10 @@ func (s *session) fail(err error) {
 // because the client reconnects to whatever has its name, and the events of the
 // new hub have sequence numbers that events of the old one had.
 func (s *session) verify(ctx context.Context) error {
-	s.verifying.Lock()
-	defer s.verifying.Unlock()
+	if err := s.verifying.Take(ctx); err != nil {
+		return err
+	}
+	defer s.verifying.Give()
 	now := time.Now()
 	if now.Sub(s.verified) < s.fresh {
 		return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/turn"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -32,7 +33,7 @@ type session struct {
 	wake      chan struct{} // wakes Receive
 	done      chan struct{} // closed when the session fails or is closed
 
-	checking sync.Mutex // held while the consumer is looked up
+	checking turn.Turn // held while the consumer is looked up
 
 	mu        sync.Mutex
 	is        identity // of the consumer, when it was last looked up
@@ -227,8 +228,10 @@ func (s *session) isInDoubt() bool { return s.dispelled < s.doubts }
 // consumer was deleted or recreated, or if the server is silent for long.
 // An error means that the look-up failed and is to be repeated.
 func (s *session) identify(ctx context.Context) error {
-	s.checking.Lock()
-	defer s.checking.Unlock()
+	if err := s.checking.Take(ctx); err != nil {
+		return err
+	}
+	defer s.checking.Give()
 	s.mu.Lock()
 	skip, doubts := !s.isInDoubt() || s.broken != nil, s.doubts
 	s.mu.Unlock()

@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/internal/wake"
+	"github.com/effectively-once/once/internal/turn"
 )
 
 const (
@@ -81,7 +82,7 @@ type session struct {
 	// renewing is held while messages are renewed or returned, so that none is
 	// renewed after it was returned, which would change its delay. A request that
 	// holds it gives up in time for the next renewal.
-	renewing sync.Mutex
+	renewing turn.Turn
 
 	mu      sync.Mutex
 	all     map[*arrival]bool   // unsettled, with those that wait
@@ -289,8 +290,10 @@ func (s *session) renew() {
 // renewPage hides up to ten messages for longer, and returns those that this
 // session still has. It drops those that it has lost.
 func (s *session) renewPage(ctx context.Context, page []*arrival) (kept []*arrival, err error) {
-	s.renewing.Lock()
-	defer s.renewing.Unlock()
+	if err := s.renewing.Take(ctx); err != nil {
+		return nil, err
+	}
+	defer s.renewing.Give()
 	ctx, cancel := context.WithTimeout(ctx, s.requestTime())
 	defer cancel()
 	asked := time.Now()
@@ -497,8 +500,10 @@ func (s *session) show(ctx context.Context, as []*arrival) error {
 
 // giveBack hides up to ten messages that this session no longer renews.
 func (s *session) giveBack(ctx context.Context, page []*arrival, how func(*arrival) time.Duration) (map[*arrival]error, error) {
-	s.renewing.Lock() // a renewal that is on its way would change the time
-	defer s.renewing.Unlock()
+	if err := s.renewing.Take(ctx); err != nil { // a renewal that is on its way would change the time
+		return nil, err
+	}
+	defer s.renewing.Give()
 	ctx, cancel := context.WithTimeout(ctx, s.requestTime())
 	defer cancel()
 	return s.hide(ctx, page, how)

@@ -69,10 +69,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/data/aztables"
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/turn"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/cas"
 )
@@ -100,8 +100,8 @@ type Store struct {
 	cas.Publishing[*Tx]
 	engine *engine
 
-	mu  sync.Mutex
-	due place // where Forget goes on
+	forgetting turn.Turn
+	due        place // where Forget goes on; guarded by forgetting
 }
 
 var (
@@ -164,8 +164,10 @@ func (s *Store) Forget(ctx context.Context, limit int) (n int, err error) {
 	if err = errors.Join(ctx.Err(), err); err != nil {
 		return 0, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if err := s.forgetting.Take(ctx); err != nil {
+		return 0, err
+	}
+	defer s.forgetting.Give()
 	again := s.due != (place{})
 	for pages := 0; n < limit && pages < maxPages; pages++ {
 		entities, next, err := s.engine.entities(ctx, fmt.Sprintf("%s and Due le %s", mayBeDue, dateTime(now.Earliest())), s.due, limit-n)
