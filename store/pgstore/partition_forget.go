@@ -90,14 +90,17 @@ func (p *partitions) forgetPart(ctx context.Context, id int64, limit int) (dropp
 			has, err = p.countPart(ctx, id)
 		}
 	}
+	if needed := has.kept+has.open > 0; err == nil && needed {
+		_, err = p.pool.Exec(ctx, p.in(id, p.janitor.putOff), id, (p.every / restFactor).Microseconds(), has.few(limit))
+		if err == nil {
+			return 0, true, nil
+		}
+	}
 	switch {
-	case isGone(err): // another process has dropped it
+	case isGone(err): // another process has dropped it, between any two of these statements
 		return 0, true, nil
 	case err != nil:
 		return 0, false, explain(err)
-	case has.kept+has.open > 0:
-		_, err = p.pool.Exec(ctx, p.in(id, p.janitor.putOff), id, (p.every / restFactor).Microseconds(), has.few(limit))
-		return 0, err == nil, explain(err)
 	}
 	more, err = p.changeParts(ctx, p.janitor.isPart, id, nil, p.parted.Drop(id))
 	if more {

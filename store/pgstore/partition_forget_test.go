@@ -431,3 +431,59 @@ func TestParkedRecordsLeaveAPartitionInSlices(t *testing.T) {
 		t.Errorf("after 20 calls of Forget %d records are left, want %d", n, parked)
 	}
 }
+
+// dropper drops a partition, as another process may, when a statement is about to
+// be sent.
+type dropper struct {
+	f       *fixture
+	t       testing.TB
+	before  string // a part of the statement
+	dropped atomic.Bool
+}
+
+func (d *dropper) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, d.before) && strings.Contains(data.SQL, "once_record_1") && !d.dropped.Swap(true) {
+		must(d.t, d.f.admin, `DROP TABLE `+d.f.schema+`.once_record_1`)
+		must(d.t, d.f.admin, `DELETE FROM `+d.f.schema+`.once_part WHERE id = 1`)
+	}
+	return ctx
+}
+
+func (*dropper) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// A Forget whose partition another process drops meanwhile goes on, whichever
+// statement is the first that misses it.
+func TestForgetBesideADroppedPartition(t *testing.T) {
+	for name, c := range map[string]struct {
+		before string
+		kept   int // records that Forget finds there
+	}{
+		"counts": {"count(*) FILTER", 0}, "moves": {"FOR UPDATE SKIP LOCKED", 1}, "puts off": {"SET due = greatest", 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newPartitioned(t, always)
+			for range 8 {
+				f.forgotten(t)
+			}
+			for range c.kept {
+				rec, err := f.Claim(t.Context(), newRequest())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := f.Settle(t.Context(), done(rec, "kept")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d := &dropper{f: f, t: t, before: c.before}
+			s := pgstore.New(pool(t, server(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = d }),
+				&pgstore.Options{Schema: f.schema, Partition: always})
+			if _, err := s.Forget(t.Context(), 100); err != nil {
+				t.Error(err)
+			}
+			if !d.dropped.Load() {
+				t.Error("Forget has sent no such statement")
+			}
+			f.consistent(t)
+		})
+	}
+}

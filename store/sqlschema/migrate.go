@@ -2,6 +2,8 @@ package sqlschema
 
 import (
 	"context"
+	"crypto/md5"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -103,7 +105,10 @@ var errLocked = fmt.Errorf("another connection has been changing these tables fo
 // migrateMySQL holds a named lock, which belongs to the connection and so
 // survives the implicit commits of CREATE.
 func (n Names) migrateMySQL(ctx context.Context, q Querier) error {
-	name := fmt.Sprintf("CONCAT('once', MD5(CONCAT(%s, '.%s')))", n.Database(), n.prefix)
+	name, err := n.lockName(ctx, q)
+	if err != nil {
+		return err
+	}
 	got, err := number(ctx, q, fmt.Sprintf("SELECT COALESCE(GET_LOCK(%s, %d), 0)", name, lockSeconds))
 	if err != nil {
 		return err
@@ -113,6 +118,21 @@ func (n Names) migrateMySQL(ctx context.Context, q Querier) error {
 	}
 	err = n.upgrade(ctx, q, n.Migrations(), n.refuseFuture)
 	return errors.Join(err, finish(ctx, q, "DO RELEASE_LOCK("+name+")"))
+}
+
+// lockName is the name of the lock as SQL: a digest of the names of the database
+// and of the tables, because a name may have 64 characters. It is computed here,
+// because MySQL has no MD5 without a component from 9.6 on. And it stays what it
+// was, so that a process of an earlier build waits for this one.
+func (n Names) lockName(ctx context.Context, q Querier) (string, error) {
+	var digits string
+	query := fmt.Sprintf("SELECT COALESCE(HEX(CONCAT(%s, '.%s')), '')", n.Database(), n.prefix)
+	err := Each(ctx, q, query, nil, func(rows Rows) error { return rows.Scan(&digits) })
+	if err != nil {
+		return "", err
+	}
+	tables, err := hex.DecodeString(digits)
+	return fmt.Sprintf("'once%x'", md5.Sum(tables)), err
 }
 
 // upgrade applies the migrations that are newer than the version installed.
