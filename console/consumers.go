@@ -27,8 +27,35 @@ type consumerRow struct {
 	Facts                    []part
 	Silent                   bool
 	Retired                  string // when, by whom and why
+	Down                     []downRow
 	Lag                      lagText
 	URL                      string
+}
+
+// downRow is a topic of which nothing gets through.
+type downRow struct{ Topic, Since, Reason string }
+
+// markDown adds to rows what their consumers have reported. all has the consumers
+// of the rows.
+func (v *view) markDown(ctx context.Context, s Store, all []store.Consumer, rows []consumerRow) error {
+	asked := make(map[string][]downRow)
+	for i, c := range all {
+		if c.Seen > inbox.OutageShown {
+			continue
+		}
+		if _, known := asked[c.Keys]; !known {
+			found, err := guarded(ctx, v.Console, s.Name, func() ([]inbox.Outage, error) { return inbox.Outages(ctx, s.Store, c.Keys) })
+			if err != nil {
+				return err
+			}
+			asked[c.Keys] = nil
+			for _, o := range found {
+				asked[c.Keys] = append(asked[c.Keys], downRow{legible.Line(o.Topic), exactTime(o.Since), legible.Text(o.Reason)})
+			}
+		}
+		rows[i].Down = asked[c.Keys]
+	}
+	return nil
 }
 
 type consumersPage struct {
@@ -71,8 +98,13 @@ func (v *view) consumers() {
 		v.silent(s, err)
 		return
 	}
+	rows := v.consumerRows(s, all)
+	if err := v.markDown(ctx, s, all, rows); err != nil {
+		v.silent(s, err)
+		return
+	}
 	v.render(http.StatusOK, "consumers", page{Title: "Consumers", Nav: "consumers", Body: consumersPage{
-		Stores: tabs[store.Registry](v, s.Name, "/consumers"), Rows: v.consumerRows(s, all), Store: s.Name, lagNews: v.lagNews()}})
+		Stores: tabs[store.Registry](v, s.Name, "/consumers"), Rows: rows, Store: s.Name, lagNews: v.lagNews()}})
 }
 
 // consumerPage is one consumer with its sources, positions and messages.
@@ -131,6 +163,10 @@ func (v *view) showConsumer(status int, e consumerEdit) {
 	}
 	p := consumerPage{Name: called, Rows: v.consumerRows(s, own), List: v.link("/consumers", "store", s.Name), Store: s.Name,
 		consumerEdits: v.editsOf(s, called, own, e), lagNews: v.lagNews()}
+	if err := v.markDown(ctx, s, own, p.Rows); err != nil {
+		v.silent(s, err)
+		return
+	}
 	keys := own[0].Keys // under which it keeps what it has, whatever its name is now
 	if e.Problem == "" {
 		v.consumerNews(s.Name, called)

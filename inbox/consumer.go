@@ -95,6 +95,12 @@ type Consumer struct {
 }
 
 // Retry configures how often and when a failed message is retried.
+//
+// A message is parked after Attempts if others of its topic were handled
+// meanwhile. If nothing of a topic gets through, what the handler needs is
+// probably down. Then its messages are tried one at a time, at most 10 seconds
+// apart, no attempts are counted, and nothing is parked for them, until one gets
+// through. That is also the case after an error of [Unavailable].
 type Retry struct {
 	// Attempts is how often a message is tried before it is parked. Default: 10.
 	// It also limits how many processes a message can kill, not counting its first
@@ -103,6 +109,12 @@ type Retry struct {
 
 	First time.Duration // delay after the first failure, doubled each time, with jitter; default 200 ms
 	Limit time.Duration // longest delay, unless RetryAfter sets a longer one; default 5 minutes
+
+	// Outage is how long nothing of a topic may get through before attempts are
+	// counted again. A message that always fails, and is alone in its topic, is
+	// parked after that. Default: 3 days. If it is negative, only Unavailable tells
+	// of an outage, and all other failures count.
+	Outage time.Duration
 }
 
 // OnParked says what happens to later messages with the ordering key of a
@@ -145,6 +157,7 @@ const (
 	defaultAttempts = 10
 	defaultFirst    = 200 * time.Millisecond
 	defaultLimit    = 5 * time.Minute
+	defaultOutage   = 3 * 24 * time.Hour
 
 	defaultBatchSize        = 64
 	defaultConcurrency      = 8
@@ -163,6 +176,7 @@ func (c *Consumer) withDefaults() *Consumer {
 	set.Retry.Attempts = cmp.Or(set.Retry.Attempts, defaultAttempts)
 	set.Retry.First = cmp.Or(set.Retry.First, defaultFirst)
 	set.Retry.Limit = cmp.Or(set.Retry.Limit, max(defaultLimit, set.Retry.First))
+	set.Retry.Outage = cmp.Or(set.Retry.Outage, defaultOutage)
 	set.BatchSize = cmp.Or(set.BatchSize, defaultBatchSize)
 	set.StopTime = cmp.Or(set.StopTime, defaultStopTime)
 	set.Policy.Lease = cmp.Or(set.Policy.Lease, defaultLease)

@@ -30,7 +30,9 @@
 //     latter two, the rows are rolled back.
 //   - [once.Permanent]: rolled back, and parked at once.
 //   - any other error: rolled back and retried with back-off, up to
-//     Retry.Attempts, then parked. [once.RetryAfter] sets the delay.
+//     Retry.Attempts, then parked. [once.RetryAfter] sets the delay. While
+//     nothing of the topic gets through, and after [Unavailable], attempts do
+//     not count: see [Retry].
 //
 // A [Do] handler:
 //

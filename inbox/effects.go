@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
 )
 
@@ -87,8 +90,12 @@ func (h *effects[T]) handleOne(ctx context.Context, it *item) result {
 // left after an attempt that never ended.
 func (h *effects[T]) attemptsLeft(ctx context.Context, it *item) (last bool, instead *result) {
 	rec, err := h.store.Get(ctx, it.key)
-	if err != nil || rec.Attempt < int64(h.Retry.Attempts) {
-		return err == nil && rec.Status == once.Unknown && rec.Attempt == int64(h.Retry.Attempts)-1, nil
+	if err != nil {
+		return false, nil
+	}
+	counted := rec.Attempt - h.excused(ctx, it, rec.Attempt)
+	if counted < int64(h.Retry.Attempts) {
+		return rec.Status == once.Unknown && counted == int64(h.Retry.Attempts)-1, nil
 	}
 	if rec.Status == once.Unknown && h.op.Lookup != nil {
 		if rec, err = h.op.Ask(ctx, h.store, rec); err != nil && !errors.Is(err, once.ErrOutcomeUnknown) {
@@ -128,6 +135,7 @@ func (h *effects[T]) do(ctx context.Context, it *item) (report once.Report, err 
 	}
 	_, err = once.Do(ctx, h.store, work, func(ctx context.Context, key once.Key) (value T, err error) {
 		defer recoverHandler(&err)
+		it.ran = true
 		value, err = h.call(ctx, key, it.Message)
 		return value, asHandlerError(err)
 	})
@@ -142,6 +150,9 @@ func (h *effects[T]) judgeEffect(ctx context.Context, it *item, err error, repor
 		return h.failedEffect(ctx, it, err, report)
 	case unknown: // Lookup has no answer yet
 		after, _ := once.MayRetry(err)
+		if instead := h.unblamed(ctx, it, err); instead != nil {
+			return result{kind: failing, after: max(after, instead.after), reason: err.Error()}
+		}
 		return result{kind: failing, after: max(after, h.Retry.wait(max(report.Attempt, 1))), reason: err.Error()}
 	}
 	rec, getErr := h.store.Get(ctx, it.key)
@@ -167,10 +178,52 @@ func (h *effects[T]) failedEffect(ctx context.Context, it *item, err error, repo
 		reason = unknownOutcome + reason
 	}
 	after, retry := once.MayRetry(err)
-	if !retry || report.Attempt >= int64(h.Retry.Attempts) {
+	if !retry {
 		return result{kind: toPark, reason: reason}
 	}
-	return result{kind: failing, after: max(after, h.Retry.wait(report.Attempt)), reason: reason}
+	instead := h.unblamed(ctx, it, err)
+	excused := h.excused(ctx, it, report.Attempt)
+	if instead == nil {
+		if it.attempts.begun -= excused; it.attempts.begun < int64(h.Retry.Attempts) {
+			return result{kind: failing, after: max(after, h.Retry.wait(it.attempts.begun)), reason: reason}
+		}
+		if instead = h.notParked(ctx, it, err); instead == nil {
+			return result{kind: toPark, reason: reason}
+		}
+	}
+	h.excuseEffect(ctx, it, excused+1)
+	it.attempts, it.debt = attemptCount{begun: max(report.Attempt-excused-1, 0)}, attemptCount{}
+	return result{kind: failing, after: max(after, instead.after), reason: reason}
+}
+
+// excusedReason begins the reason of the record that counts the attempts at an
+// effect for which it is not to blame. The key itself counts all.
+const excusedReason = "excused: "
+
+// excused returns how many of the attempts at an effect do not count. It reads
+// them only if the others may be used up.
+func (h *effects[T]) excused(ctx context.Context, it *item, attempts int64) int64 {
+	if attempts < int64(h.Retry.Attempts) && !h.outages.isDown(it.Message.Topic) {
+		return 0
+	}
+	rec, err := h.store.Get(ctx, it.countKey)
+	if err != nil {
+		return 0
+	}
+	text, _ := strings.CutPrefix(rec.Reason, excusedReason)
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return min(n, attempts)
+}
+
+// excuseEffect stores how many of the attempts at an effect do not count. If that
+// fails, one more counts.
+func (h *effects[T]) excuseEffect(ctx context.Context, it *item, n int64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+	defer cancel()
+	err := h.note(ctx, it.countKey, countKept, func(once.Record, time.Time) string { return excusedReason + strconv.FormatInt(n, 10) })
+	if err != nil {
+		h.logger.WarnContext(ctx, "inbox: the counts of attempts could not be corrected", logs.Spaced(""), "messages", 1, "error", err)
+	}
 }
 
 func (h *effects[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (shelvedResult, error) {

@@ -26,6 +26,8 @@ type env struct {
 	logger *slog.Logger
 	lock   *attemptLock
 
+	outages *outages
+
 	// transact runs a transaction that claims and settles keys; nil if mode is
 	// outside.
 	transact func(context.Context, []once.ClaimRequest, func([]once.Record) ([]once.Settlement, error)) ([]once.Record, error)
@@ -47,6 +49,7 @@ func newEnv(c *Consumer, st once.Store, m mode) (*env, error) {
 	c.setMode(m)
 	e := &env{Consumer: c, mode: m, keyed: m != inOrder || c.Key != nil, store: st,
 		logger: st.Options().Logger.With("consumer", c.Name), lock: newAttemptLock(), keys: c.operationOf(c.Name), begun: time.Now()}
+	e.outages = newOutages(c, e.logger)
 	if c.Key == nil {
 		c.Key = func(m *broker.Message) (string, error) { return m.ID, nil }
 	}

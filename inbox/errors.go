@@ -20,6 +20,32 @@ var errDuplicate = errors.New("inbox: the work was done before")
 // rolled back, and the message counts as handled.
 func Duplicate(err error) error { return errors.Join(errDuplicate, once.ErrRejected, err) }
 
+// Unavailable wraps the error of a handler that could not reach something it
+// needs, such as another service. The attempt does not count, however often that
+// happens, and the messages of the topic are tried one at a time until one gets
+// through:
+//
+//	if once.IsDialError(err) {
+//		return inbox.Unavailable(err)
+//	}
+//
+// [once.RetryAfter] sets a longer delay until the next one. Unavailable does not
+// imply [once.NotDone], which a [Do] handler adds if nothing happened. Without
+// Unavailable, the consumer notices an outage when no message gets through: see
+// [Retry]. It returns a non-nil error even if err is nil.
+func Unavailable(err error) error { return &unavailableError{err} }
+
+type unavailableError struct{ err error }
+
+func (u *unavailableError) Error() string {
+	if u.err == nil {
+		return "inbox: unavailable"
+	}
+	return "inbox: unavailable: " + u.err.Error()
+}
+
+func (u *unavailableError) Unwrap() error { return u.err }
+
 // Failed wraps the error of a [Batch] handler to report which of its messages
 // failed. The batch is rolled back. The messages before m are handled again
 // without it, then m alone, then the messages after it. If an error names no
@@ -92,9 +118,14 @@ func callHandler(call func() error) (err error) {
 // error: one message must not end the process.
 func recoverHandler(err *error) {
 	if p := recover(); p != nil {
-		*err = &handlerError{fmt.Errorf("inbox: the handler panicked: %v\n%s", p, debug.Stack())}
+		*err = &handlerError{&panicError{fmt.Sprintf("inbox: the handler panicked: %v\n%s", p, debug.Stack())}}
 	}
 }
+
+// panicError is a panic of a handler.
+type panicError struct{ text string }
+
+func (p *panicError) Error() string { return p.text }
 
 // asHandlerError is called where a panic is recovered: if err holds a nil
 // pointer, its Error method may panic, and must do so here.

@@ -121,5 +121,5 @@ func await(t *testing.T, what string, holds func() bool) {
 }
 
 func retryAtOnce(attempts int) inbox.Retry {
-	return inbox.Retry{Attempts: attempts, First: time.Millisecond, Limit: 2 * time.Millisecond}
+	return inbox.Retry{Attempts: attempts, First: time.Millisecond, Limit: 2 * time.Millisecond, Outage: -1}
 }

@@ -31,6 +31,9 @@ type item struct {
 	ran       bool         // the handler was called in this attempt
 	abandoned bool         // a goroutine ended while it handled the item
 	tries     int          // failed attempts at this delivery
+	probe     bool         // it is tried to find out whether its topic has recovered
+	waitsUp   bool         // it waits because its topic is down
+	heldSince time.Time    // when it was first held for that
 	attempts  attemptCount // as far as they are known
 	debt      attemptCount // what the store has still to add to the count; may be negative
 	countedAt time.Time    // when the attempt was counted that is countedAhead

@@ -84,14 +84,50 @@ func (e *env) failed(ctx context.Context, it *item, err error) result {
 		it.excuse()
 		return result{kind: again, reason: err.Error()}
 	}
+	if instead := e.unblamed(ctx, it, err); instead != nil {
+		return *instead
+	}
 	if !it.keepCount() {
 		e.count(ctx, it)
 	}
 	e.logFailed(ctx, it, err)
 	if it.attempts.begun >= int64(e.Retry.Attempts) {
+		if instead := e.notParked(ctx, it, err); instead != nil {
+			return *instead
+		}
 		return result{kind: toPark, reason: it.attempts.usedUp(err)}
 	}
 	return result{kind: failing, after: max(after, e.Retry.wait(it.attempts.begun)), reason: err.Error()}
+}
+
+// unblamed returns the result of an item whose attempt failed because its topic is
+// down, or nil. Such an attempt does not count.
+func (e *env) unblamed(ctx context.Context, it *item, err error) *result {
+	whose, after := e.outages.failed(ctx, it, err)
+	if whose == itsFault {
+		return nil
+	}
+	it.excuse()
+	return e.waitingUp(it, after, err)
+}
+
+// notParked returns the result of an item whose attempts are used up, and that is
+// not to blame for that, or nil. The last attempt does not count.
+func (e *env) notParked(ctx context.Context, it *item, err error) *result {
+	parks, after := e.outages.mayPark(ctx, it, err, e.Retry.Attempts)
+	if parks {
+		e.outages.forget(it)
+		return nil
+	}
+	it.change(attemptCount{-1, -1})
+	return e.waitingUp(it, after, err)
+}
+
+// waitingUp is the result of an item that failed while its topic is down.
+func (e *env) waitingUp(it *item, after time.Duration, err error) *result {
+	it.waitsUp = true
+	after = max(after, min(e.Retry.wait(int64(it.tries+1)), probeLimit))
+	return &result{kind: failing, after: after, reason: err.Error()}
 }
 
 func (e *env) logFailed(ctx context.Context, it *item, err error) {

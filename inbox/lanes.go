@@ -158,6 +158,19 @@ func (l *lanes) waited(ln *laneQueue) {
 	}
 }
 
+// wake ends the waits for topics that were down.
+func (l *lanes) wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, ln := range l.named {
+		if ln.phase == laneWaiting && len(ln.items) > 0 && ln.items[0].waitsUp {
+			ln.timer.Stop()
+			ln.phase = laneIdle
+			l.offer(ln)
+		}
+	}
+}
+
 // drop removes the items of a lane, but not those that a worker has.
 func (l *lanes) drop(name string) {
 	l.mu.Lock()

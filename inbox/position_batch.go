@@ -88,17 +88,28 @@ func (p *partition[T]) alone(ctx context.Context, it *item, failed *handlerError
 		return result{kind: again, reason: err.Error()}
 	}
 	it.tries++
-	if !it.keepCount() {
-		it.attempts = it.attempts.plus(attemptCount{1, 1})
-	}
 	after, retry := once.MayRetry(err)
-	wait := max(after, p.Retry.wait(it.attempts.begun))
-	p.logFailed(ctx, it, err)
-	switch {
-	case !retry:
+	if !retry {
+		p.logFailed(ctx, it, err)
 		return p.setAside(ctx, it, store.Parked, 0, err.Error())
-	case it.attempts.begun >= int64(p.Retry.Attempts):
-		return p.setAside(ctx, it, store.Parked, 0, it.attempts.usedUp(err))
+	}
+	instead := p.unblamed(ctx, it, err)
+	if instead == nil {
+		if !it.keepCount() {
+			it.attempts = it.attempts.plus(attemptCount{1, 1})
+		}
+		p.logFailed(ctx, it, err)
+		if it.attempts.begun >= int64(p.Retry.Attempts) {
+			if instead = p.notParked(ctx, it, err); instead == nil {
+				return p.setAside(ctx, it, store.Parked, 0, it.attempts.usedUp(err))
+			}
+		}
+	}
+	wait := max(after, p.Retry.wait(it.attempts.begun))
+	if instead != nil {
+		wait = max(after, instead.after)
+	}
+	switch {
 	case it.tries < retriesInPlace && wait <= retryInPlaceWait:
 		return result{kind: again, after: wait, reason: err.Error()}
 	}

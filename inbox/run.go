@@ -53,6 +53,7 @@ func (r *consumerRun) consume(ctx context.Context) error {
 	var beside sync.WaitGroup
 	for _, do := range []func(){
 		func() { r.registration.stayAlive(ctx) },
+		func() { r.reportOutages(ctx) },
 		func() { newShelfWorker(r.env, r.processor).run(ctx, work) },
 	} {
 		beside.Add(1)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -29,6 +30,7 @@ type session struct {
 	rereads   *rereads
 	workers   sync.WaitGroup
 	settler   *settler
+	held      atomic.Int64            // items in lanes whose topic is down
 	fail      context.CancelCauseFunc // ends the session
 }
 
@@ -81,6 +83,7 @@ func (s *session) receive(ctx, work context.Context) (received bool, err error) 
 	for range s.Concurrency {
 		s.startWorker(work)
 	}
+	defer s.outages.whenUp(s.lanes.wake)()
 	for {
 		ds, err := s.rereads.next(alive, s.broker, s.Window, s.lanes.drop)
 		if err != nil {
@@ -144,33 +147,133 @@ func (s *session) work(ctx context.Context) {
 
 // serve passes items to the processor, and has their deliveries settled.
 func (s *session) serve(ctx context.Context, items []*item, from []*laneQueue) {
+	turn := &turn{session: s, after: make(map[*item]time.Duration)}
+	if free := s.admit(ctx, items, turn); len(free) > 0 {
+		s.try(ctx, free, turn)
+	}
+	s.payDebts(ctx, items)
+	s.settle(turn.settled)
+	s.giveBack(ctx, s.lanes.release(from, append(turn.back, turn.held...), turn.after))
+}
+
+// turn collects what becomes of the items that a worker has taken.
+type turn struct {
+	*session
+	settled settlement
+	back    []*item // to be tried again
+	held    []*item // the same, because their topics are down; in a lane, they are after those of back
+	after   map[*item]time.Duration
+}
+
+// set carries out the result of an item, and returns what has become of it.
+func (t *turn) set(ctx context.Context, it *item, r result) result {
+	r = t.resolve(ctx, it, r)
+	if r.kind == again && it.waitsUp {
+		t.session.held.Add(1)
+	}
+	t.Stats.count(r)
+	if !t.settled.add(it, r) {
+		t.back = append(t.back, it)
+		t.after[it] = r.after
+	} else if r.kind != shelved { // its attempts no longer matter
+		it.endCount()
+	}
+	if !it.ran {
+		it.excuse()
+	}
+	return r
+}
+
+// try passes items to the processor.
+func (s *session) try(ctx context.Context, items []*item, t *turn) {
 	handling, observed := s.observe(ctx, items, false)
 	defer observed.end() // also if the handler ends the goroutine
 	results, young := s.parkOld(handling, items)
 	if len(young) > 0 {
-		merge(results, items, young, s.processor.handle(handling, young))
+		of := s.processor.handle(handling, young)
+		s.tellOutages(handling, young, of)
+		merge(results, items, young, of)
 	}
-	var back []*item
-	after := make(map[*item]time.Duration)
-	var settled settlement
 	for i, it := range items {
-		r := s.resolve(handling, it, results[i])
-		s.Stats.count(r)
-		observed.set(i, r)
-		if !settled.add(it, r) {
-			back = append(back, it)
-			after[it] = r.after
-		} else if r.kind != shelved { // its attempts no longer matter
-			it.endCount()
+		observed.set(i, t.set(handling, it, results[i]))
+	}
+}
+
+// admit returns the items that may be tried now, in order. Those whose topic is
+// down, and later ones of their lanes, are held.
+func (s *session) admit(ctx context.Context, items []*item, t *turn) (free []*item) {
+	lanes := make(map[string]bool) // with an item that is held
+	probed := false                // an item is tried as a probe, alone
+	for _, it := range items {
+		if it.waitsUp {
+			it.waitsUp = false
+			s.held.Add(-1)
 		}
-		if !it.ran {
-			it.excuse()
+		it.probe = false
+		how, wait := held, time.Duration(0)
+		if !lanes[it.lane] && !probed {
+			how, wait = s.outages.admit(it.Message.Topic)
+		}
+		switch {
+		case how == asProbe && len(free) > 0: // with the next items
+			s.outages.unused(it.Message.Topic, false)
+			how = held
+		case how == asProbe:
+			it.probe, probed = true, true
+		}
+		if how != held {
+			free = append(free, it)
+			continue
+		}
+		r := s.hold(ctx, it, wait)
+		if it.lane != "" && r.holdsUp() {
+			lanes[it.lane] = true
+		}
+		if r.kind != again {
+			t.set(ctx, it, r)
+			continue
+		}
+		if it.waitsUp {
+			s.held.Add(1)
+		}
+		t.held = append(t.held, it)
+		t.after[it] = r.after
+	}
+	return free
+}
+
+// hold is the result of an item that is not tried, because its topic is down. It
+// stays in its lane, so that the broker delivers no more than the window. But it
+// does not stay for longer than a broker may wait, and does not keep other topics
+// from the window: then it goes to the shelf.
+func (s *session) hold(ctx context.Context, it *item, wait time.Duration) result {
+	if it.heldSince.IsZero() {
+		it.heldSince = time.Now()
+	}
+	limit := heldLimit
+	if s.held.Load() >= int64(s.Window+1)/2 {
+		if limit = heldCrowded; s.outages.hasOther(it.Message.Topic) {
+			limit = 0
 		}
 	}
-	observed.end()
-	s.payDebts(ctx, items)
-	s.settle(settled)
-	s.giveBack(ctx, s.lanes.release(from, back, after))
+	if wait > 0 && s.shelf != nil && s.mode != inOrder && time.Since(it.heldSince) >= limit {
+		return s.shelve(ctx, it, wait, "nothing of its topic gets through")
+	}
+	it.waitsUp = wait > 0
+	return result{kind: again, after: wait}
+}
+
+// tellOutages tells the outages what has become of items that were tried.
+func (s *session) tellOutages(ctx context.Context, items []*item, results []result) {
+	for i, it := range items {
+		switch r := results[i]; {
+		case it.ran && (r.kind == handled || r.kind == prevented):
+			s.outages.passed(ctx, it)
+		case it.probe && !it.waitsUp:
+			s.outages.unused(it.Message.Topic, it.ran || r.kind == again)
+		}
+		it.probe = false
+	}
 }
 
 // giveBack returns unsettled items without an order to the broker, so that

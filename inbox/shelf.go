@@ -19,6 +19,7 @@ const (
 	storeTime  = 10 * time.Second // limits writes that must happen even after the run ends
 	shelfAfter = 5 * time.Second  // a longer delay is spent on the shelf, where the message takes no place in the window
 	storePause = time.Second      // delay after an error of the store
+	noteLease  = 10 * time.Second // of a claim that is settled at once
 )
 
 // unknownOutcome begins the reason of a message whose effect may have happened.
@@ -119,6 +120,33 @@ func (e *env) park(ctx context.Context, it *item, reason string) result {
 	e.logParked(ctx, m, it.Message.ID)
 	return result{kind: parked, reason: m.Reason}
 }
+
+// note changes the reason of a key that is no work, and is kept for the sake of
+// that. text is called with the record as it is and the time by the clock of the
+// store; if it returns nothing, the key is forgotten. If another process changes
+// it meanwhile, nothing is changed.
+func (e *env) note(ctx context.Context, key once.Key, keep time.Duration, text func(was once.Record, now time.Time) string) error {
+	was, err := e.store.Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	claim := once.ClaimRequest{Fence: once.Fence{Key: key, Owner: name.Token()}, Lease: noteLease}
+	if was.Status == once.Unknown { // a process ended while it wrote
+		claim.Attempt = was.Attempt
+	}
+	rec, err := e.store.Claim(ctx, claim)
+	if err != nil || !isOurs(rec, claim.Owner) {
+		return cmp.Or(err, errNoted)
+	}
+	claim.Attempt = rec.Attempt
+	set := once.Settlement{Fence: claim.Fence, Status: once.Absent, KeepKey: keep, Reason: text(was, rec.Created.Add(rec.Age))}
+	if set.Reason == "" {
+		set.KeepKey = time.Microsecond
+	}
+	return e.store.Settle(ctx, set)
+}
+
+var errNoted = errors.New("inbox: another process is writing the same note")
 
 // parkKey parks the key of a message, unless it is done or parked already.
 func (e *env) parkKey(ctx context.Context, it *item, reason string) error {

@@ -45,43 +45,80 @@ func (w *shelfWorker) run(ctx, work context.Context) {
 		return
 	}
 	defer w.running.Wait()
+	defer w.outages.whenUp(w.lookAgain)()
 	tidied := time.Time{}
 	for ctx.Err() == nil {
-		q := store.ShelfQuery{Consumer: w.keys, Ready: true, BehindParked: w.OnParked == HoldOrder, Limit: 4 * w.Concurrency}
-		due, err := w.shelf.Shelved(ctx, q)
-		if err != nil && ctx.Err() == nil {
-			w.logger.WarnContext(ctx, "inbox: the shelf could not be read", logs.Spaced(""), "error", err)
-		}
 		if time.Since(tidied) > shelfTidyEvery {
 			tidied = time.Now()
 			if _, err := w.shelf.ForgetShelved(ctx, shelfKept, shelfTidyLimit); err != nil && ctx.Err() == nil {
 				w.logger.WarnContext(ctx, "inbox: settled messages could not be deleted from the shelf", logs.Spaced(""), "error", err)
 			}
 		}
-		w.start(work, due)
-		w.wait(ctx)
+		w.wait(ctx, w.startDue(ctx, work))
 	}
 }
 
-// start starts to handle messages, up to Concurrency at a time.
-func (w *shelfWorker) start(work context.Context, due []store.Shelved) {
+// shelfPages is how many pages of the shelf are read at a time if all their
+// messages wait for topics that are down.
+const shelfPages = 10
+
+// startDue starts to handle the messages that are due. It returns how long to wait
+// before the next look: longer if all of them wait for topics that are down.
+func (w *shelfWorker) startDue(ctx, work context.Context) time.Duration {
+	down := false
+	q := store.ShelfQuery{Consumer: w.keys, Ready: true, BehindParked: w.OnParked == HoldOrder, Limit: 4 * w.Concurrency}
+	for range shelfPages {
+		due, err := w.shelf.Shelved(ctx, q)
+		if err != nil && ctx.Err() == nil {
+			w.logger.WarnContext(ctx, "inbox: the shelf could not be read", logs.Spaced(""), "error", err)
+		}
+		started, passed := w.start(work, due)
+		down = passed > 0 && started == 0
+		if passed < q.Limit {
+			break
+		}
+		q.After = due[len(due)-1].Seq
+	}
+	if down {
+		return max(w.outages.nextProbe(), shelfPoll)
+	}
+	return shelfPoll
+}
+
+// start starts to handle messages, up to Concurrency at a time. It returns how
+// many it started, and how many it passed over because they are being handled or
+// their topics are down.
+func (w *shelfWorker) start(work context.Context, due []store.Shelved) (started, passed int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, m := range due {
-		if w.busy[m.Seq] || len(w.busy) >= w.Concurrency {
+		switch {
+		case len(w.busy) >= w.Concurrency:
+			return started, 0
+		case w.busy[m.Seq]:
+			passed++
 			continue
 		}
+		how := admitted
+		if m.Unopened == nil {
+			if how, _ = w.outages.admit(m.Message.Topic); how == held {
+				passed++
+				continue
+			}
+		}
+		started++
 		w.busy[m.Seq] = true
 		w.running.Add(1)
-		go w.handle(work, m)
+		go w.handle(work, m, how == asProbe)
 	}
+	return started, passed
 }
 
-func (w *shelfWorker) handle(ctx context.Context, m store.Shelved) {
+func (w *shelfWorker) handle(ctx context.Context, m store.Shelved, probe bool) {
 	defer w.running.Done()
 	settled := false
 	defer func() { w.done(m.Seq, settled) }() // also if the handler ends the goroutine
-	settled = w.attempt(ctx, m)
+	settled = w.attempt(ctx, m, probe)
 }
 
 func (w *shelfWorker) done(seq int64, settled bool) {
@@ -89,16 +126,21 @@ func (w *shelfWorker) done(seq int64, settled bool) {
 	delete(w.busy, seq)
 	w.mu.Unlock()
 	if settled {
-		select {
-		case w.look <- struct{}{}:
-		default:
-		}
+		w.lookAgain()
+	}
+}
+
+// lookAgain has the shelf read at once.
+func (w *shelfWorker) lookAgain() {
+	select {
+	case w.look <- struct{}{}:
+	default:
 	}
 }
 
 // wait waits until messages may be due.
-func (w *shelfWorker) wait(ctx context.Context) {
-	timer := time.NewTimer(shelfPoll)
+func (w *shelfWorker) wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -114,7 +156,13 @@ const neverEnded = "begun, and not ended. Before that: "
 // attempt makes an attempt at a message, and reports whether it could. The
 // attempt is counted before it starts. Whoever counts it has the message for
 // twice the lease.
-func (w *shelfWorker) attempt(ctx context.Context, m store.Shelved) bool {
+func (w *shelfWorker) attempt(ctx context.Context, m store.Shelved, probe bool) bool {
+	var it *item
+	defer func() {
+		if probe && (it == nil || it.probe) { // it has shown nothing
+			w.outages.unused(m.Message.Topic, true)
+		}
+	}()
 	if m.Unopened != nil {
 		w.holdUnopened(ctx, m)
 		return false
@@ -131,7 +179,8 @@ func (w *shelfWorker) attempt(ctx context.Context, m store.Shelved) bool {
 		return false
 	}
 	m.Reason = reason
-	it := w.itemOf(m)
+	it = w.itemOf(m)
+	it.probe = probe
 	ctx, observed := w.observe(ctx, []*item{it}, true)
 	defer observed.end() // also if the handler ends the goroutine
 	if m.Attempts > w.Retry.Attempts {
@@ -197,6 +246,10 @@ func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result
 				w.change(ctx, &done)
 			}
 			w.Stats.count(result{kind: r.kind})
+			if it.ran && r.kind != duplicate {
+				it.probe = false
+				w.outages.passed(ctx, it)
+			}
 			return result{kind: r.kind}
 		}
 	}
@@ -206,15 +259,40 @@ func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result
 	case ctx.Err() != nil, retry && ofStore: // the message did not cause it
 		m.Attempts, m.Due = m.Attempts-1, storePause
 		w.change(ctx, &m)
-	case !retry, m.Attempts >= w.Retry.Attempts:
+	case !retry:
 		w.Stats.Failed.Add(1)
 		return w.parkShelved(ctx, it, m, err)
 	default:
 		w.Stats.Failed.Add(1)
+		if instead := w.unblamedShelved(ctx, it, m, err); instead != nil {
+			m.Attempts, m.Due, m.Reason = m.Attempts-1, max(after, instead.after), name.Reason(whyOf(err))
+			w.change(ctx, &m)
+			return *instead
+		}
+		if m.Attempts >= w.Retry.Attempts {
+			return w.parkShelved(ctx, it, m, err)
+		}
 		m.Due, m.Reason = max(after, w.Retry.wait(int64(m.Attempts))), name.Reason(whyOf(err))
 		w.change(ctx, &m)
 	}
 	return result{kind: again, reason: err.Error()}
+}
+
+// unblamedShelved returns the result of a message that is not to blame for its
+// failed attempt, because its topic is down, or nil.
+func (w *shelfWorker) unblamedShelved(ctx context.Context, it *item, m store.Shelved, err error) *result {
+	if it.keyErr != nil {
+		return nil
+	}
+	instead := w.unblamed(ctx, it, err)
+	if instead == nil && m.Attempts >= w.Retry.Attempts {
+		instead = w.notParked(ctx, it, err)
+	}
+	if instead == nil {
+		return nil
+	}
+	it.probe = false
+	return &result{kind: again, after: max(instead.after, shelfAfter), reason: err.Error()}
 }
 
 func (w *shelfWorker) parkShelved(ctx context.Context, it *item, m store.Shelved, err error) result {

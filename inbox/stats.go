@@ -11,4 +11,5 @@ type Stats struct {
 	Failed     atomic.Int64 // attempts that failed
 	Shelved    atomic.Int64 // put on the shelf for a retry, or to wait for another message
 	Parked     atomic.Int64
+	Down       atomic.Int64 // topics of which nothing gets through now; see [Retry]
 }

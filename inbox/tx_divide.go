@@ -63,8 +63,10 @@ func (e *env) divideAfter(ctx context.Context, d divisible, before []*item, of [
 	}
 	var free []*item
 	for _, it := range part {
-		if !waiting[it.lane] {
+		if !waiting[it.lane] && !e.outages.isDown(it.Message.Topic) {
 			free = append(free, it)
+		} else if it.lane != "" {
+			waiting[it.lane] = true
 		}
 	}
 	results := repeated(result{kind: again}, part)

@@ -156,7 +156,7 @@ func TestSpansSayWhatBecameOfMessages(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t, otelonce.Options{Keys: keys})
 			b.put(t, "secret-1")
-			b.run(t, &inbox.Consumer{Retry: inbox.Retry{Attempts: 3, First: 10 * time.Second},
+			b.run(t, &inbox.Consumer{Retry: inbox.Retry{Attempts: 3, Outage: -1, First: 10 * time.Second},
 				Handler: inbox.Tx(b.store, func(context.Context, *memstore.Tx, *broker.Message) error {
 					return errors.New("secret-1 does not get through")
 				})})
@@ -241,7 +241,7 @@ func TestTheSpanOfANoFromTheShelf(t *testing.T) {
 		b := newBench(t, otelonce.Options{})
 		b.put(t, "1")
 		calls := 0
-		b.run(t, &inbox.Consumer{Retry: inbox.Retry{Attempts: 3, First: 10 * time.Second},
+		b.run(t, &inbox.Consumer{Retry: inbox.Retry{Attempts: 3, Outage: -1, First: 10 * time.Second},
 			Handler: inbox.Do(b.store, &once.Operation[string]{OnUnknown: once.Resend},
 				func(context.Context, once.Key, *broker.Message) (string, error) {
 					if calls++; calls == 1 {

@@ -32,6 +32,7 @@ type watched struct {
 	every time.Duration
 
 	received, inboxed, inboxFailures           metric.Int64ObservableCounter
+	inboxDown                                  metric.Int64ObservableGauge
 	lagUnread                                  metric.Int64ObservableCounter
 	lag                                        metric.Int64ObservableGauge
 	lagOldest                                  metric.Float64ObservableGauge
@@ -63,6 +64,7 @@ func (w *watched) register(meter metric.Meter, every time.Duration) error {
 	counter(&w.received, "once.inbox.received", "{message}", "Deliveries to a consumer.")
 	counter(&w.inboxed, "once.inbox.messages", "{message}", "What has become of messages at a consumer.")
 	counter(&w.inboxFailures, "once.inbox.failures", "{attempt}", "Attempts to handle a message that failed.")
+	gauge(&w.inboxDown, "once.inbox.down", "{topic}", "Topics of which nothing gets through at a consumer.")
 	gauge(&w.lag, "once.inbox.lag", "{message}", "Messages of a source that its consumer has not dealt with.")
 	seconds(&w.lagOldest, "once.inbox.lag.oldest", "Since the oldest of them was stored, where the broker tells.")
 	counter(&w.lagUnread, "once.inbox.lag.unread", "{reading}", "Readings of the lag that failed.")
@@ -127,6 +129,7 @@ func (b *Observer) WatchInbox(name string, s *inbox.Stats) error {
 	return w.add("inbox", name, s == nil, func(_ context.Context, o metric.Observer) {
 		o.ObserveInt64(w.received, s.Received.Load(), named(name))
 		o.ObserveInt64(w.inboxFailures, s.Failed.Load(), named(name))
+		o.ObserveInt64(w.inboxDown, s.Down.Load(), named(name))
 		o.ObserveInt64(w.inboxed, s.Handled.Load(), named(name, "once.outcome", "handled"))
 		o.ObserveInt64(w.inboxed, s.Duplicates.Load(), named(name, "once.outcome", "duplicate"))
 		o.ObserveInt64(w.inboxed, s.Prevented.Load(), named(name, "once.outcome", "prevented"))

@@ -47,6 +47,14 @@ type consumerJSON struct {
 	Seen    float64      `json:"seen_seconds"`
 	Retired *retiredJSON `json:"retired,omitempty"`
 	Queued  *int64       `json:"queued,omitempty"` // messages that wait for it in the store, up to 10,000
+	Down    []downJSON   `json:"down,omitempty"`
+}
+
+// downJSON is a topic of which nothing gets through at a consumer.
+type downJSON struct {
+	Topic  string `json:"topic"`
+	Since  string `json:"since"`
+	Reason string `json:"reason"`
 }
 
 type retiredJSON struct {
@@ -91,6 +99,10 @@ func (c *consumersList) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	down, err := outagesOf(ctx, s, all)
+	if err != nil {
+		return err
+	}
 	sources, as := make([]string, len(all)), consumersAsJSON(all)
 	shelf, carries := once.As[store.Shelf](s.Target.Store)
 	for i, one := range all {
@@ -108,6 +120,11 @@ func (c *consumersList) Run(ctx context.Context) error {
 		}
 	}
 	if c.json() {
+		for i := range as {
+			for _, o := range down[as[i].Keys] {
+				as[i].Down = append(as[i].Down, downJSON{o.Topic, stamp(o.Since), o.Reason})
+			}
+		}
 		return printJSON(map[string]any{"consumers": as})
 	}
 	if len(all) == 0 {
@@ -117,7 +134,36 @@ func (c *consumersList) Run(ctx context.Context) error {
 	for i, one := range all {
 		table.Row(one.Name, show.Ago(one.Seen), sources[i], one.Keys)
 	}
-	return table.Print(os.Stdout)
+	if err := table.Print(os.Stdout); err != nil {
+		return err
+	}
+	told := make(map[string]bool)
+	for _, one := range all {
+		for _, o := range down[one.Keys] {
+			if !told[one.Keys+"\x00"+o.Topic] {
+				fmt.Fprintf(os.Stdout, "%s: nothing of the topic %s gets through, since %s: %s\n", show.Line(one.Name), show.Line(o.Topic),
+					stamp(o.Since), show.Line(o.Reason))
+			}
+			told[one.Keys+"\x00"+o.Topic] = true
+		}
+	}
+	return nil
+}
+
+// outagesOf returns what is down at consumers, by their keys.
+func outagesOf(ctx context.Context, s *session, all []store.Consumer) (map[string][]inbox.Outage, error) {
+	down := make(map[string][]inbox.Outage)
+	for _, one := range all {
+		if _, read := down[one.Keys]; read || one.Seen > inbox.OutageShown {
+			continue
+		}
+		found, err := inbox.Outages(ctx, s.Store, one.Keys)
+		if err != nil {
+			return nil, err
+		}
+		down[one.Keys] = found
+	}
+	return down, nil
 }
 
 type consumersPositions struct {

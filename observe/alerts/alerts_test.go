@@ -210,6 +210,7 @@ var scenes = map[string]scene{
 	"burst": {nil, func(h *house, i int) { // is worked off
 		h.behind.Store(&broker.Lag{Messages: max(int64(9000-3000*i), 0), Oldest: step})
 	}},
+	"consumer down": {[]string{"OnceConsumerDown"}, func(h *house, i int) { h.inbox.Down.Store(1) }},
 	"lag unread": {[]string{"OnceConsumerLagUnread"}, func(h *house, i int) { h.deaf.Store(true) }},
 	"healthy": {nil, func(h *house, i int) {
 		h.do(charge, fmt.Sprint("again ", i/3), "", nil)                           // duplicates are no incident
