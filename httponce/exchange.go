@@ -28,6 +28,7 @@ type exchange struct {
 	leaveRoom func(kept bool)   // set by Options.Admit
 	progress  admission.Progress
 	run       handlerRun
+	before    written // what w told before the handler ran
 }
 
 // read reads the request. Its error is the reason why the request cannot be

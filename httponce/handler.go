@@ -42,14 +42,18 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.next.ServeHTTP(w, r)
 		return
 	}
-	x := &exchange{settings: g.settings, w: w, r: r, mux: g.mux}
+	g.checkMount()
+	x := &exchange{settings: g.settings, w: w, r: r, mux: g.mux, before: writtenTo(w)}
 	defer x.close()
+	defer x.watchForMore()
 	if err := x.read(); err != nil {
 		x.refuse(err, g.next)
 		return
 	}
 	answer, err := g.attempt(x)
 	switch {
+	case errors.Is(err, errAround):
+		x.failMount(aroundText)
 	case x.progress.Phase == admission.Entered:
 		x.finish(err)
 	case hasAnswer(answer, err):
@@ -84,6 +88,10 @@ func (g *guard) attempt(x *exchange) (answer *recording, err error) {
 		x.progress.Phase = admission.Entered
 		x.run.start(x.w, x.MaxResponse, false)
 		g.next.ServeHTTP(x.run.rec, x.run.request(x.enter(ctx), x.r, &x.body))
+		if x.wentAround() {
+			x.run.rec.end()
+			return nil, errAround
+		}
 		x.run.rec.end()
 		return x.decided()
 	}

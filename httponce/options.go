@@ -9,6 +9,7 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -126,6 +127,7 @@ type settings struct {
 	headers map[string]bool
 	limiter *limiter
 	bodies  *bodies
+	mistake atomic.Pointer[string] // in how the guard is mounted; nil: none was noticed
 }
 
 // newSettings panics if its arguments are invalid, like http.Handle.

@@ -33,6 +33,7 @@ type recorder struct {
 	delivery   delivery
 	incomplete bool        // body lacks a part of the response
 	sniffed    int         // bytes of body in the first write to w, from which net/http detects the type
+	informed   bool        // an informational response was sent
 	notDone    atomic.Bool // the handler had no effect, see NotDone
 	over       atomic.Bool // the handler has returned, or panicked
 }
@@ -91,6 +92,7 @@ func (c *recorder) writeHeader(status int) {
 			replace(c.w.Header(), fieldsOf(c.header))
 			c.w.WriteHeader(status)
 			replace(c.w.Header(), before)
+			c.informed = true
 		}
 		return
 	}

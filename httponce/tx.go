@@ -39,9 +39,11 @@ type guardTx[Tx any] struct {
 }
 
 func (g *guardTx[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := &exchange{settings: g.settings, w: w, r: r}
+	g.checkMount()
+	x := &exchange{settings: g.settings, w: w, r: r, before: writtenTo(w)}
 	x.progress.InTx = true
 	defer x.close()
+	defer x.watchForMore()
 	if err := x.read(); err != nil {
 		x.refuse(err, nil)
 		return
@@ -49,6 +51,8 @@ func (g *guardTx[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer, err := g.attempt(x)
 	var failed *handlerError
 	switch {
+	case errors.Is(err, errAround):
+		x.failMount(aroundText)
 	case hasAnswer(answer, err) && x.progress.Report.Replayed:
 		x.replay(answer)
 	case hasAnswer(answer, err), errors.Is(err, errNotRecorded):
@@ -77,7 +81,11 @@ func (g *guardTx[Tx]) attempt(x *exchange) (answer *recording, err error) {
 		x.progress.Phase = admission.Entered
 		x.run.start(x.w, x.MaxResponse, true)
 		err := g.run(x.run.rec, x.run.request(x.enter(ctx), x.r, &x.body), tx)
+		around := x.wentAround()
 		x.run.rec.end()
+		if around {
+			return nil, &handlerError{errAround}
+		}
 		if err != nil {
 			// An ErrRejected is that of a step. Only a status can reject a
 			// request.

@@ -178,4 +178,28 @@ var httpBugs = []Bug{
 		New:  "return nil, error(refuse(ReasonMisconfigured, ",
 		Test: Test{"./grpconce", "^TestAnInterceptorInsideAnotherIsRefused$"},
 	},
+	{
+		Name: "chain-that-goes-on-unnoticed",
+		Why:  "a framework runs the work again after a replay, and nobody is told",
+		File: "httponce/around.go",
+		Old:  "if len(p) > 0 {\n\t\ta.x.failMount(wentOnText)",
+		New:  "if len(p) < 0 {\n\t\ta.x.failMount(wentOnText)",
+		Test: Test{"./httponce", "^TestAFrameworkThatGoesAroundTheGuardIsStopped$"},
+	},
+	{
+		Name: "empty-response-of-a-handler-that-went-around",
+		Why:  "an empty 200 is recorded for a handler that answered around the guard",
+		File: "httponce/around.go",
+		Old:  "return rec.status == 0 && hasBegun(x.w)",
+		New:  "return false",
+		Test: Test{"./httponce", "^TestAHandlerThatAnswersAroundTheGuard$"},
+	},
+	{
+		Name: "wrong-mount-goes-on",
+		Why:  "a guard that cannot work lets each request run",
+		File: "httponce/around.go",
+		Old:  "if mistake := g.mistake.Load(); mistake != nil {",
+		New:  "if mistake := g.mistake.Load(); mistake == nil && g == nil {",
+		Test: Test{"./httponce", "^TestAFrameworkThatGoesAroundTheGuardIsStopped$"},
+	},
 }
