@@ -815,7 +815,7 @@ func shelvedMessage(s Store, m store.Shelved) message {
 	to := message{Store: s.Name, Place: m.Consumer, ID: m.Message.ID, Topic: m.Message.Topic, State: m.State.String(), Reason: store.OpenShelved(&s.Store.Options().Sealing, m, true).Reason,
 		Attempts: m.Attempts, Age: time.Since(m.Created)}
 	if m.Key != "" {
-		to.Key = keyRef{s.Name, once.Key{Operation: m.Consumer, ID: m.Key}}
+		to.Key = keyRef{s.Name, m.Unit()}
 	}
 	return to
 }

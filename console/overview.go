@@ -222,31 +222,7 @@ func (c *Console) read1(ctx context.Context, of Store) sample {
 	if of.Published != nil {
 		s.readings[published] = reading{N: int(of.Published()), Known: true}
 	}
-	if lister, ok := once.As[once.Lister](of.Store); ok {
-		c.learn(ctx, lister)
-		for name, status := range map[string]once.Status{"unknown": once.Unknown, "parked": once.Parked} {
-			r := reading{Known: true}
-			for q := (once.RecordQuery{Status: []once.Status{status}, Limit: countUpTo}); ; {
-				page, err := lister.List(ctx, q)
-				if err != nil {
-					s.err = err
-					return s
-				}
-				for _, rec := range page.Records {
-					c.names.see(rec.Key)
-					r.Oldest = max(r.Oldest, unchanged(rec))
-				}
-				r.N += len(page.Records)
-				if q.After = page.Next; q.After == (once.Key{}) {
-					break
-				}
-				if r.More = r.N >= countUpTo; r.More {
-					break
-				}
-			}
-			s.readings[name] = r
-		}
-	}
+	var units map[once.Key]bool // of parked messages, which are counted as messages
 	if shelf, ok := once.As[store.Shelf](of.Store); ok {
 		ms, err := shelf.Shelved(ctx, store.ShelfQuery{States: []store.ShelfState{store.Parked}, Limit: countUpTo, Bodiless: true})
 		if err != nil {
@@ -257,7 +233,36 @@ func (c *Console) read1(ctx context.Context, of Store) sample {
 		if len(ms) > 0 {
 			r.Oldest = max(time.Since(ms[0].Created), 0)
 		}
-		s.readings["shelved"] = r
+		s.readings["shelved"], units = r, store.Units(ms)
+	}
+	if lister, ok := once.As[once.Lister](of.Store); ok {
+		c.learn(ctx, lister)
+		for name, status := range map[string]once.Status{"unknown": once.Unknown, "parked": once.Parked} {
+			r, read := reading{Known: true}, 0
+			for q := (once.RecordQuery{Status: []once.Status{status}, Limit: countUpTo}); ; {
+				page, err := lister.List(ctx, q)
+				if err != nil {
+					s.err = err
+					return s
+				}
+				for _, rec := range page.Records {
+					c.names.see(rec.Key)
+					if status == once.Parked && units[rec.Key] {
+						continue
+					}
+					r.Oldest = max(r.Oldest, unchanged(rec))
+					r.N++
+				}
+				read += len(page.Records)
+				if q.After = page.Next; q.After == (once.Key{}) {
+					break
+				}
+				if r.More = read >= countUpTo; r.More {
+					break
+				}
+			}
+			s.readings[name] = r
+		}
 	}
 	if messages, ok := once.As[store.Relayable](of.Store); ok {
 		depth, err := messages.OutboxDepth(ctx, countUpTo)

@@ -43,7 +43,7 @@ func TestTheOverviewShowsWhatNeedsAPerson(t *testing.T) {
 	}
 	b.get("/").shows("Nothing needs a person now") // the sample is not ten seconds old
 	now.Add(int64(lookEvery / time.Second))
-	b.get("/").is(http.StatusOK).shows("Something needs a person", "Unknown keys 1", "Parked keys 1", "Parked messages 1")
+	b.get("/").is(http.StatusOK).shows("Something needs a person", "Unknown keys 1", "Parked keys 0", "Parked messages 1")
 	if !strings.Contains(b.text, "in the last hour between 0 and 1, now 1") {
 		t.Error("the line is not described")
 	}
@@ -217,4 +217,23 @@ func TestAStoreThatNeverAnswersIsNotWaitedFor(t *testing.T) {
 		t.Errorf("%v after %d questions", all[1][0].err, s.asked.Load())
 	}
 	c.Close()
+}
+
+// A key that is parked with its message waits for the same decision.
+func TestOnePoisonMessageCountsOnce(t *testing.T) {
+	s := memstore.New(nil)
+	settle(t, s, claim(t, s, once.Key{Operation: "billing", ID: "m-1"}, once.Key{}, time.Minute), once.Parked, "no such customer", "", "")
+	if err := s.Shelve(t.Context(), []store.Shelved{{Consumer: "billing", Key: "m-1", Message: broker.Message{ID: "m-1", Topic: "orders"},
+		State: store.Parked, Attempts: 10, Reason: "no such customer"}}); err != nil {
+		t.Fatal(err)
+	}
+	c := open(t, Options{Stores: []Store{{Name: "shop", Store: s}}})
+	now := c.sample(t.Context(), true)[0]
+	if got := now[len(now)-1].readings; got["shelved"].N != 1 || got["parked"].N != 0 {
+		t.Errorf("one poison message is %d messages and %d keys", got["shelved"].N, got["parked"].N)
+	}
+	settle(t, s, claim(t, s, once.Key{Operation: "pay", ID: "m-1"}, once.Key{}, time.Minute), once.Parked, "nobody can be asked", "", "")
+	if got := c.read1(t.Context(), c.o.Stores[0]).readings; got["shelved"].N != 1 || got["parked"].N != 1 {
+		t.Errorf("with a parked key beside it: %d messages and %d keys", got["shelved"].N, got["parked"].N)
+	}
 }

@@ -215,7 +215,7 @@ func (v *view) shelfMessage() {
 		p.Sealed = legible.Text(m.Unopened.Error())
 	}
 	if m.Key != "" {
-		p.Key = keyRef{s.Name, once.Key{Operation: m.Consumer, ID: m.Key}}
+		p.Key = keyRef{s.Name, m.Unit()}
 	}
 	ctx, cancel := v.within()
 	defer cancel()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 )
 
@@ -123,6 +124,28 @@ type Shelved struct {
 	// A damaged message keeps no other from being read. [OpenShelved] sets it if the
 	// message could not be opened.
 	Unopened error
+}
+
+// Unit returns the key of the unit of work that the message is about, or the zero
+// Key if it has none.
+func (m *Shelved) Unit() once.Key {
+	if m.Key == "" {
+		return once.Key{}
+	}
+	return once.Key{Operation: m.Consumer, ID: m.Key}
+}
+
+// Units returns the keys of the units of work that messages are about. A key that
+// is parked with its message waits for the same decision as the message: who
+// counts both counts one thing twice.
+func Units(ms []Shelved) map[once.Key]bool {
+	units := make(map[once.Key]bool, len(ms))
+	for i := range ms {
+		if k := ms[i].Unit(); k != (once.Key{}) {
+			units[k] = true
+		}
+	}
+	return units
 }
 
 // ShelfQuery selects messages. Zero fields select all.

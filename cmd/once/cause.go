@@ -75,7 +75,7 @@ func (c causes) of(ctx context.Context, digest [16]byte) (*causeJSON, error) {
 func (c causes) ofShelved(ctx context.Context, m store.Shelved) (*causeJSON, error) {
 	digest := name.Parse(m.Message.Header[store.KeyHeader])
 	if digest == [16]byte{} && m.Key != "" {
-		recs, _, err := c.List(ctx, once.RecordQuery{UUID: once.Key{Operation: m.Consumer, ID: m.Key}.UUID()})
+		recs, _, err := c.List(ctx, once.RecordQuery{UUID: m.Unit().UUID()})
 		if err != nil {
 			return nil, err
 		}

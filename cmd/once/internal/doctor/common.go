@@ -116,7 +116,14 @@ func keys(ctx context.Context, e *examination) error {
 		return err
 	}
 	n, operations := 0, map[string]int{}
+	units, err := parkedUnits(ctx, e)
+	if err != nil {
+		return err
+	}
 	cut, err := each(ctx, e, once.Parked, 0, func(r once.Record) {
+		if units[r.Key] {
+			return
+		}
 		n++
 		operations[r.Key.Operation]++
 	})
@@ -125,6 +132,16 @@ func keys(ctx context.Context, e *examination) error {
 			commonest(operations)), "They wait for a decision by a person.", "List messages with once parked list, and other keys with once parked keys.")
 	}
 	return err
+}
+
+// parkedUnits returns the keys of parked messages, which are found as messages.
+func parkedUnits(ctx context.Context, e *examination) (map[once.Key]bool, error) {
+	s, ok := once.As[store.Shelf](e.Store)
+	if !ok {
+		return nil, nil
+	}
+	parked, err := s.Shelved(ctx, store.ShelfQuery{States: []store.ShelfState{store.Parked}, Limit: countUpTo, Bodiless: true})
+	return store.Units(parked), err
 }
 
 func unknown(ctx context.Context, e *examination) error {
