@@ -146,4 +146,28 @@ var sqlstoreBugs = []Bug{
 		New:  "r.LeaseLeft, r.Age = micros(left), time.Since(time.UnixMicro(created))",
 		Test: Test{"./integration/faults/wrongclock", "^TestWrongClock$/^postgres$/^ahead$"},
 	},
+	{
+		Name: "large-arguments-in-prepared-statements",
+		Why:  "after one outcome over max_allowed_packet, MySQL refuses each settlement of that connection",
+		File: "store/sqlstore/prepared.go",
+		Old:  "slices.ContainsFunc(args, isLarge)",
+		New:  "len(args) == 0",
+		Test: Test{"./store/sqlstore", "^TestALargeArgumentSpoilsNoStatement$"},
+	},
+	{
+		Name: "a-long-parameter-is-no-refusal",
+		Why:  "an outcome over max_allowed_packet of MySQL stays unknown",
+		File: "store/sqlschema/failure.go",
+		Old:  "if code == mysqlUnknown && strings",
+		New:  "if code == 0 && strings",
+		Test: onEngine("^TestALongParameterIsRefused$"),
+	},
+	{
+		Name: "another-lock-than-earlier-builds",
+		Why:  "two builds migrate at once, and one fails halfway",
+		File: "store/sqlschema/migrate.go",
+		Old:  "'once%x'\", md5.Sum(tables)",
+		New:  "'once%x'\", md5.Sum(tables[:0])",
+		Test: onEngine("^TestMigrateOfMySQLWaitsForEarlierBuilds$"),
+	},
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/effectively-once/once/store/sqlstore"
@@ -326,4 +327,32 @@ func asRole(t *testing.T, e engine, db *sql.DB) *sql.DB {
 	must(t, err)
 	u.User = url.UserPassword(role, "secret")
 	return open(t, "pgx", u.String())
+}
+
+// Builds of before lock the tables by a name that the server computes. A Migrate
+// waits for theirs.
+func TestMigrateOfMySQLWaitsForEarlierBuilds(t *testing.T) {
+	e := engines[2]
+	db := e.fresh(t)(t)
+	conn, err := db.Conn(t.Context())
+	must(t, err)
+	defer conn.Close()
+	var got int
+	err = conn.QueryRowContext(t.Context(), "SELECT GET_LOCK(CONCAT('once', MD5(CONCAT(DATABASE(), '.once_'))), 1)").Scan(&got)
+	if err != nil {
+		t.Skip("the server has no MD5, so no earlier build could migrate here: ", err)
+	}
+	migrated := make(chan error, 1)
+	go func() { migrated <- sqlstore.New(db, e.dialect, nil).Migrate(t.Context()) }()
+	proof.Await(t, "Migrate waits for the lock", func() bool {
+		select {
+		case err := <-migrated:
+			t.Fatalf("Migrate did not wait: %v", err)
+		default:
+		}
+		return number(t, db, "SELECT count(*) FROM information_schema.processlist WHERE state = 'User lock' AND db = DATABASE()") == 1
+	})
+	_, err = conn.ExecContext(t.Context(), "DO RELEASE_ALL_LOCKS()")
+	must(t, err)
+	must(t, <-migrated)
 }

@@ -4,11 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/effectively-once/once/store/sqlstore"
+	"github.com/go-sql-driver/mysql"
 )
 
 // The record of an outcome that the database refuses is done, without the
@@ -68,5 +71,19 @@ func wantLeftOut(t *testing.T, s once.Store, size int) {
 		return "", nil
 	}); !errors.Is(err, once.ErrOutcomeUnavailable) {
 		t.Errorf("%d bytes, a duplicate: %v", size, err)
+	}
+}
+
+// MySQL has no code of its own for a parameter over max_allowed_packet that was
+// sent in parts.
+func TestALongParameterIsRefused(t *testing.T) {
+	for text, want := range map[string]sqlschema.Failure{
+		"Parameter of prepared statement which is set through mysql_send_long_data() is longer than 'max_allowed_packet' bytes": sqlschema.Refused,
+		"Unknown error": sqlschema.Other,
+	} {
+		err := fmt.Errorf("settle: %w", &mysql.MySQLError{Number: 1105, Message: text})
+		if got := sqlschema.MySQL.Failure(err); got != want {
+			t.Errorf("1105 %q means %v, want %v", text, got, want)
+		}
 	}
 }

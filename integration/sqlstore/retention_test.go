@@ -131,7 +131,7 @@ func TestForgettableReadsNoMoreThanItReturns(t *testing.T) {
 		}
 		sent := func() int {
 			t.Helper()
-			return number(t, db, "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'BYTES_SENT'")
+			return status(t, db, "SHOW GLOBAL STATUS LIKE 'Bytes_sent'")["Bytes_sent"]
 		}
 		before := sent()
 		due, more, err := s.Forgettable(t.Context(), 1000)

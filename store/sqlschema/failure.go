@@ -21,6 +21,9 @@ const (
 	NotPrepared         // the server has no room for a prepared statement, or no longer has it, and did not run it; MySQL only
 )
 
+// mysqlUnknown is the code of errors that have only a text.
+const mysqlUnknown = 1105
+
 var (
 	mysqlFailures = map[int64]Failure{1062: Duplicate, 1205: LockTimeout, 1213: Conflict,
 		3572: LockTimeout,                                          // MySQL: NOWAIT
@@ -57,7 +60,11 @@ func (d Dialect) Failure(err error) Failure {
 		}
 		return postgresFailure(coded.SQLState())
 	case MySQL:
-		return mysqlFailures[driverCode(err, "mysql", "Number")]
+		code := driverCode(err, "mysql", "Number")
+		if code == mysqlUnknown && strings.Contains(err.Error(), "max_allowed_packet") {
+			return Refused // of a parameter that was sent in parts
+		}
+		return mysqlFailures[code]
 	case SQLServer:
 		return sqlserverFailure(err)
 	default:

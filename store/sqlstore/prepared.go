@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"weak"
@@ -116,6 +117,26 @@ func (p *prepared) get(text string) *sql.Stmt {
 		p.wanted.Store(true)
 	}
 	return st
+}
+
+// largestPrepared bounds the arguments of a prepared statement in MySQL. The
+// driver sends a larger one in parts. If the server refuses these together, by
+// max_allowed_packet, it refuses each later execution of that statement too,
+// whatever its arguments are. The bound is far below what any server refuses.
+const largestPrepared = 256 << 10
+
+// getFor is get for a statement that changes something.
+func (p *prepared) getFor(text string, args []any) *sql.Stmt {
+	if p.dialect == sqlschema.MySQL && slices.ContainsFunc(args, isLarge) {
+		return nil
+	}
+	return p.get(text)
+}
+
+func isLarge(arg any) bool {
+	text, _ := arg.(string)
+	bytes, _ := arg.([]byte)
+	return len(text)+len(bytes) > largestPrepared
 }
 
 // prepare prepares the statements that get was asked for. The caller holds no
@@ -261,7 +282,7 @@ type preparedDB struct {
 }
 
 func (p preparedDB) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
-	if st := p.get(text); st != nil {
+	if st := p.getFor(text, args); st != nil {
 		if result, err := st.ExecContext(ctx, args...); !p.notRun(err) {
 			return result, err
 		}
@@ -290,7 +311,7 @@ type preparedTx struct {
 }
 
 func (p preparedTx) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
-	if st := p.get(text); st != nil {
+	if st := p.getFor(text, args); st != nil {
 		own := p.tx.StmtContext(ctx, st)
 		result, err := own.ExecContext(ctx, args...)
 		if own.Close() == nil && !p.notRun(err) {

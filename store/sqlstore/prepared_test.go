@@ -158,3 +158,59 @@ func collected(t *testing.T, what string, ok func() bool) {
 		}
 	}
 }
+
+// refuser is a server that refuses a large argument, and then each execution of
+// that statement, as MySQL does.
+type refuser struct{ preparerConn }
+
+func (c refuser) Prepare(string) (driver.Stmt, error) {
+	return &refuserStmt{preparerStmt: preparerStmt(c.preparerConn)}, nil
+}
+
+type refuserStmt struct {
+	preparerStmt
+	refuses bool
+}
+
+func (s *refuserStmt) Exec(args []driver.Value) (driver.Result, error) {
+	for _, arg := range args {
+		body, _ := arg.([]byte)
+		s.refuses = s.refuses || len(body) > 1<<20
+	}
+	if s.refuses {
+		return nil, errors.New("longer than 'max_allowed_packet' bytes")
+	}
+	return driver.RowsAffected(1), nil
+}
+
+type refuserPool struct{ preparer }
+
+func (p *refuserPool) Connect(context.Context) (driver.Conn, error) {
+	return refuser{preparerConn{&p.preparer}}, nil
+}
+
+// After the server has refused a large argument, the statement works with others.
+func TestALargeArgumentSpoilsNoStatement(t *testing.T) {
+	db := sql.OpenDB(new(refuserPool))
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	p := preparedOf(db, sqlschema.MySQL)
+	on := p.on(db)
+	exec := func(body []byte) error {
+		_, err := on.ExecContext(t.Context(), "UPDATE", body)
+		return err
+	}
+	if err := exec(nil); err != nil {
+		t.Fatal(err)
+	}
+	p.prepare(t.Context())
+	if p.get("UPDATE") == nil {
+		t.Fatal("the statement is not prepared")
+	}
+	if exec(make([]byte, 2<<20)) == nil {
+		t.Error("the large argument was not refused")
+	}
+	if err := exec([]byte("small")); err != nil {
+		t.Errorf("the statement after that: %v", err)
+	}
+}

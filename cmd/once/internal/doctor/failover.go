@@ -104,16 +104,18 @@ func mysqlFailover(ctx context.Context, e *examination) error {
 	if err != nil || logged == 0 { // no replica is fed, and the log names no other server
 		return err
 	}
-	if err := mysqlStandbys(ctx, e); err != nil {
-		return err
-	}
 	version, err := e.text(ctx, "SELECT VERSION()")
 	if err != nil {
 		return err
 	}
-	variable := "gtid_executed"
+	// MySQL replaces information_schema.processlist, which fails if a session sends
+	// a statement that is not text.
+	variable, dumps := "gtid_executed", "performance_schema.threads WHERE processlist_command"
 	if strings.Contains(version, "MariaDB") {
-		variable = "gtid_binlog_state"
+		variable, dumps = "gtid_binlog_state", "information_schema.processlist WHERE command"
+	}
+	if err := mysqlStandbys(ctx, e, dumps); err != nil {
+		return err
 	}
 	state, err := e.text(ctx, "SELECT @@global."+variable)
 	if err != nil {
@@ -129,8 +131,8 @@ func mysqlFailover(ctx context.Context, e *examination) error {
 
 // mysqlStandbys reports whether a commit waits for a replica. Without the
 // privilege PROCESS no replicas are visible.
-func mysqlStandbys(ctx context.Context, e *examination) error {
-	replicas, err := e.number(ctx, "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")
+func mysqlStandbys(ctx context.Context, e *examination, dumps string) error {
+	replicas, err := e.number(ctx, "SELECT COUNT(*) FROM "+dumps+" LIKE 'Binlog Dump%'")
 	if err != nil || replicas == 0 {
 		return err
 	}
