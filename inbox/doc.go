@@ -43,6 +43,8 @@
 //     Resend repeats the work, and Lookup is asked first. Wrap every error that
 //     occurs before the outside call with NotDone.
 //
+// A [DoThenTx] handler is both: a step like Do, and then rows like Tx.
+//
 // # Order
 //
 // Messages with the same ordering key are handled one at a time in each

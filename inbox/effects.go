@@ -30,7 +30,7 @@ func newEffects[T any](c *Consumer, st once.Store, op *once.Operation[T],
 	case c.Rebuild != "":
 		return nil, invalid("consumer %q: a rebuild refuses outside effects, and a Do handler has nothing else", c.Name)
 	case op.Name != "" && op.Name != c.Name:
-		return nil, invalid("consumer %q: its keys are named by the consumer: leave the Name of the operation (%q) empty", c.Name, op.Name)
+		return nil, invalid("consumer %q: its keys are named by the consumer: give the operation (%q) the consumer's name, or none", c.Name, op.Name)
 	case op.Lookup == nil && op.OnUnknown == 0:
 		return nil, invalid("consumer %q: after a crash it is unknown whether the effect of a message happened: give the operation "+
 			"a Lookup that asks, or choose OnUnknown: Park or Resend", c.Name)
@@ -40,6 +40,15 @@ func newEffects[T any](c *Consumer, st once.Store, op *once.Operation[T],
 		return nil, err
 	}
 	h := &effects[T]{env: e, op: *op, call: call}
+	if op.Lookup != nil {
+		h.op.Lookup = func(ctx context.Context, key once.Key) (value T, found bool, err error) {
+			value, found, err = op.Lookup(ctx, key)
+			if found && err == nil {
+				e.logger.InfoContext(ctx, "inbox: Lookup has found the effect of an attempt that did not end, and the handler is not called again", "key", key)
+			}
+			return value, found, err
+		}
+	}
 	if h.op.Policy == (once.Policy{}) {
 		h.op.Policy = e.Policy
 	}

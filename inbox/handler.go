@@ -40,10 +40,14 @@ func Batch[T any](s once.TxStore[T], handle func(context.Context, T, []*broker.M
 }
 
 // Do returns a Handler whose effects are outside the store's database. It runs
-// each message like [once.Do] with the settings of op. Leave the Name of op
-// empty, because the consumer names the keys. handle gets the key to pass on,
-// and its value is stored as the outcome. If an outcome is unknown and cannot be
-// looked up, the message is parked.
+// each message like [once.Do] with the settings of op. The Name of op is the
+// consumer's, as reconcile.Of needs it, or empty. handle gets the key to pass
+// on, and its value is stored as the outcome. If an outcome is unknown and cannot
+// be looked up, the message is parked.
+//
+// handle does one thing. If it also writes rows, and the process dies between the
+// two, Lookup finds the effect, the message is handled, and the rows are missing:
+// use [DoThenTx].
 func Do[T any](s once.Store, op *once.Operation[T], handle func(context.Context, once.Key, *broker.Message) (T, error)) Handler {
 	if handle == nil || op == nil {
 		return Handler{}

@@ -73,6 +73,11 @@ func (it *item) excuse() {
 	it.change(attemptCount{begun: -1})
 }
 
+// beganLate reports whether an attempt was counted too long ago to begin now.
+func (it *item) beganLate() bool {
+	return it.counting == countedAhead && !it.ran && time.Since(it.countedAt) > beginTime
+}
+
 // change changes the count in memory. The store is told by payDebts.
 func (it *item) change(by attemptCount) {
 	it.attempts, it.debt = it.attempts.plus(by), it.debt.sum(by)

@@ -2,7 +2,7 @@ package inbox
 
 import (
 	"context"
-	"time"
+	"errors"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
@@ -17,6 +17,10 @@ type txHandler[T any] struct {
 	txShelf store.TxShelf[T] // nil: the store has none
 	call    func(context.Context, T, []*broker.Message) error
 	op      *once.Operation[none]
+
+	// before takes the step of an item outside the database, and returns the
+	// context that has its value; nil: there is none.
+	before func(context.Context, *item) (context.Context, error)
 }
 
 // none is the outcome of work that has no value.
@@ -53,7 +57,7 @@ func (h *txHandler[T]) newSession(*rereads) {}
 func (h *txHandler[T]) callWith(ctx context.Context, tx T, items ...*item) (err error) {
 	defer recoverHandler(&err)
 	for _, it := range items {
-		if it.counting == countedAhead && !it.ran && time.Since(it.countedAt) > beginTime {
+		if it.beganLate() {
 			return errBeganLate
 		}
 	}
@@ -137,9 +141,13 @@ func (h *txHandler[T]) done(it *item, fence once.Fence, rejected bool) once.Sett
 
 // handleShelved changes the shelf in the transaction of the handler.
 func (h *txHandler[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (shelvedResult, error) {
+	ctx, stepped, done, err := h.stepShelved(ctx, it)
+	if done {
+		return stepped, err
+	}
 	var report once.Report
 	work := workOn(h.op, it).Report(&report)
-	_, err := once.DoTx(ctx, h.txStore, work, func(ctx context.Context, tx T) (none, error) {
+	_, err = once.DoTx(ctx, h.txStore, work, func(ctx context.Context, tx T) (none, error) {
 		if err := h.txShelf.ChangeTx(ctx, tx, m); err != nil {
 			return none{}, err
 		}
@@ -154,6 +162,17 @@ func (h *txHandler[T]) handleShelved(ctx context.Context, it *item, m store.Shel
 		return shelvedResult{kind: duplicate}, nil
 	}
 	return shelvedResult{handled, shelfWritten}, err
+}
+
+// recordRejection settles the key of an item whose rows were rolled back.
+func (h *txHandler[T]) recordRejection(ctx context.Context, it *item) error {
+	_, err := once.DoTx(ctx, h.txStore, workOn(h.op, it), func(context.Context, T) (none, error) {
+		return none{}, once.ErrRejected
+	})
+	if errors.Is(err, once.ErrRejected) {
+		return nil
+	}
+	return err
 }
 
 // causes has the keys of the messages that a handler is called for.

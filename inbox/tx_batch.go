@@ -81,17 +81,6 @@ func (h *txBatch[T]) alone(ctx context.Context, it *item, failed *handlerError) 
 	return rejection(failed)
 }
 
-// recordRejection settles the key of an item whose rows were rolled back.
-func (h *txBatch[T]) recordRejection(ctx context.Context, it *item) error {
-	_, err := once.DoTx(ctx, h.txStore, workOn(h.op, it), func(context.Context, T) (none, error) {
-		return none{}, once.ErrRejected
-	})
-	if errors.Is(err, once.ErrRejected) {
-		return nil
-	}
-	return err
-}
-
 // takeoverTries is how often a batch takes over the keys of attempts whose
 // outcome is unknown.
 const takeoverTries = 10

@@ -33,6 +33,10 @@ func (h *txSingle[T]) handle(ctx context.Context, items []*item) []result {
 
 // try makes one attempt.
 func (h *txSingle[T]) try(ctx context.Context, it *item) result {
+	ctx, instead := h.step(ctx, it)
+	if instead != nil {
+		return *instead
+	}
 	var report once.Report
 	_, err := once.DoTx(h.expectingBlocked(ctx, it), h.txStore, workOn(h.op, it).Report(&report), func(ctx context.Context, tx T) (none, error) {
 		blocked, err := h.blockedOrders(ctx, tx, it)

@@ -183,6 +183,11 @@ func (s schedule) advise(f fault, keys []string, unguarded bool, ref reference) 
 		return advice{"The message was acknowledged before its work was committed, so it was not delivered again after the " +
 			"crash.",
 			"Acknowledge last, after the commit."}
+	case f == lost && (s.kind == crash || s.kind == storm || s.kind == lostReply) && !ref.inTransaction():
+		return advice{"Rows were to be written after an effect, in one unit of work. After the crash, Lookup or the record answered " +
+			"for all of it; or the work was parked as unknown.",
+			"Make the effect a step with its own key, and write the rows after it in the transaction that records the " +
+				"message (inbox.DoThenTx, or once.Do before once.DoTx). If parking is right, accept it in Case.Accept."}
 	case f == lost && (s.kind == crash || s.kind == storm || s.kind == lostReply):
 		return advice{"A part of the work came after the commit that records the message, and the redelivery was taken for a " +
 			"duplicate; or the work was parked as unknown.",

@@ -190,7 +190,7 @@ func (r *Reconciler) newRun() (*run, error) {
 	for _, op := range r.Operations {
 		switch {
 		case op.ask == nil || op.name == "":
-			return nil, invalid("an Operation was not made by Of, or has no Name")
+			return nil, invalid("an Operation was not made by Of, or has no Name: for the effects of a consumer, that is the name of the consumer")
 		case run.workers[op.name] != nil:
 			return nil, invalid("the operation %q is there twice", op.name)
 		case op.AtOnce < 0 || !(op.PerSecond >= 0): // NaN is neither

@@ -137,3 +137,44 @@ func TestAHandlerThatFailsAtFirst(t *testing.T) {
 		return c.Run(ctx)
 	}))
 }
+
+// A charge, and then its row, in one consumer. If the process dies between the two,
+// the provider has the charge. In a handler of inbox.Do, Lookup then answers for the
+// whole handler, and the row is never written. With inbox.DoThenTx, the charge is a
+// step with a key of its own, and the row is written with its answer.
+func TestARowAfterACharge(t *testing.T) {
+	charge := func(ctx context.Context, p *oncetest.Process, s *shop, key once.Key) error {
+		tx := s.db.Begin() // as if the provider had its own database
+		tx.Set("charge "+key.ID, "made")
+		err := tx.Commit()
+		p.Step("charge of " + key.ID)
+		return err
+	}
+	lookup := func(s *shop) func(context.Context, once.Key) (int, bool, error) {
+		return func(_ context.Context, key once.Key) (int, bool, error) {
+			_, made := s.db.Value("charge " + key.ID)
+			return 0, made, nil
+		}
+	}
+	mistake := oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
+		c := consumer(p, s)
+		op := &once.Operation[int]{Lookup: lookup(s), Policy: once.Policy{Lease: 300 * time.Millisecond}}
+		c.Handler = inbox.Do(oncetest.Plain(p, s.db), op, func(ctx context.Context, key once.Key, m *broker.Message) (int, error) {
+			if err := charge(ctx, p, s, key); err != nil {
+				return 0, err
+			}
+			tx := s.db.Begin()
+			return 0, errors.Join(add(tx, m), tx.Commit())
+		})
+		return c.Run(ctx)
+	})
+	mended := oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
+		c := consumer(p, s)
+		op := &once.Operation[int]{Name: "charge", Lookup: lookup(s), Policy: once.Policy{Lease: 300 * time.Millisecond}}
+		c.Handler = inbox.DoThenTx(oncetest.Store(p, s.db), op, func(ctx context.Context, key once.Key, m *broker.Message) (int, error) {
+			return 0, charge(ctx, p, s, key)
+		}, func(_ context.Context, tx *memstore.Tx, m *broker.Message, _ int) error { return add(tx, m) })
+		return c.Run(ctx)
+	})
+	prove(t, mistake, mended, "crash after charge of order-2", "inbox.DoThenTx")
+}

@@ -83,6 +83,22 @@ var inboxBugs = []Bug{
 		Test: Test{"./inbox", "^TestAReasonTellsFailuresFromAttemptsThatNeverEnded$"},
 	},
 	{
+		Name: "rows-without-the-answer-of-their-step",
+		Why:  "the row of a charge is written without it",
+		File: "inbox/tx_single.go",
+		Old:  "	ctx, instead := h.step(ctx, it)",
+		New:  "	_, instead := h.step(ctx, it)",
+		Test: Test{"./inbox", "^TestAChargeAndItsRowAreBothMadeOnce$/^never$"},
+	},
+	{
+		Name: "a-step-is-skipped-on-the-shelf",
+		Why:  "a message that is retried from the shelf has its row written without the charge",
+		File: "inbox/tx.go",
+		Old:  "	ctx, stepped, done, err := h.stepShelved(ctx, it)",
+		New:  "	_, stepped, done, err := h.stepShelved(ctx, it)",
+		Test: Test{"./inbox", "^TestAChargeAndItsRowAreBothMadeOnce$/^on_the_shelf$"},
+	},
+	{
 		Name: "an-outage-uses-up-attempts",
 		Why:  "a dependency that is down for minutes has every message parked",
 		File: "inbox/outage.go",

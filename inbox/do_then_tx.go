@@ -1,0 +1,171 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/store"
+)
+
+// DoThenTx returns a Handler for messages that need both an effect outside the
+// database and rows in it, such as a charge and the order that it pays.
+//
+//	charge := &once.Operation[Charge]{Name: "charge", Lookup: findCharge}
+//	inbox.DoThenTx(store, charge,
+//		func(ctx context.Context, key once.Key, m *broker.Message) (Charge, error) {
+//			return psp.Charge(ctx, key.String(), amountOf(m))
+//		},
+//		func(ctx context.Context, tx pgx.Tx, m *broker.Message, c Charge) error {
+//			_, err := tx.Exec(ctx, "UPDATE orders SET charge = $1 WHERE id = $2", c.ID, m.ID)
+//			return err
+//		})
+//
+// The effect is a step of the message, with a key of its own: for the consumer
+// "billing", its operation is "billing/charge". It runs as in [once.Do] with the
+// settings of op, whose Name is required. Its value is passed to rows, which runs
+// as in [Tx], in the transaction that also holds the message's key. If the
+// process dies between the two, or rows fails, the message is handled again: the
+// step then has its answer, or Lookup finds it, and rows is called with that.
+//
+// Errors of effect mean what they do in a [Do] handler, and errors of rows what
+// they do in a [Tx] handler. After [once.ErrRejected] by effect, the message is
+// handled without rows. If a row has to say that a charge was declined, return a
+// value that says so instead. If the outcome of the effect is unknown and it is
+// parked, so is the message: decide about the key of the step, and then replay
+// the message.
+//
+// Checkpoint, BatchSize and Rebuild do not apply. Reconcile the step with
+// reconcile.Of(op).
+func DoThenTx[V, Tx any](s once.TxStore[Tx], op *once.Operation[V], effect func(context.Context, once.Key, *broker.Message) (V, error),
+	rows func(context.Context, Tx, *broker.Message, V) error) Handler {
+
+	if effect == nil || rows == nil || op == nil {
+		return Handler{}
+	}
+	return Handler{func(c *Consumer) (runner, error) {
+		switch {
+		case c.Checkpoint:
+			return nil, invalid("consumer %q: a position cannot commit together with an effect outside the database: leave Checkpoint out", c.Name)
+		case c.Rebuild != "":
+			return nil, invalid("consumer %q: a rebuild refuses outside effects", c.Name)
+		case op.Name == "":
+			return nil, invalid("consumer %q: the operation of its effect needs a Name, for the key of the step", c.Name)
+		case (once.Key{Operation: c.operationOf(c.Name), ID: "1"}).Step(op.Name).Validate() != nil:
+			return nil, invalid("consumer %q: the operation %q cannot be a step of it: give it a short name without a slash", c.Name, op.Name)
+		case op.Lookup == nil && op.OnUnknown == 0:
+			return nil, invalid("consumer %q: after a crash it is unknown whether the effect of a message happened: give the operation %q "+
+				"a Lookup that asks, or choose OnUnknown: Park or Resend", c.Name, op.Name)
+		}
+		h, err := newTxHandler(c, s, oneByOne, func(ctx context.Context, tx Tx, ms []*broker.Message) error {
+			value, _ := ctx.Value(stepValue{}).(V)
+			return rows(ctx, tx, ms[0], value)
+		})
+		if err != nil {
+			return nil, err
+		}
+		step := *op
+		if step.Policy == (once.Policy{}) {
+			step.Policy = h.Policy
+			step.Policy.KeepOutcome = step.Policy.KeepKey // rows may be written much later, after a replay
+		}
+		h.before = func(ctx context.Context, it *item) (context.Context, error) {
+			work := step.Under(it.key).CausedBy(it.Message.Header[store.KeyHeader])
+			if it.input != nil {
+				work = work.Input(it.input)
+			}
+			value, err := once.Do(h.handlerContext(ctx), s, work, func(ctx context.Context, key once.Key) (value V, err error) {
+				defer recoverHandler(&err)
+				it.ran = true
+				value, err = effect(ctx, key, it.Message)
+				return value, asHandlerError(err)
+			})
+			return context.WithValue(ctx, stepValue{}, value), err
+		}
+		return newConsumerRun(h.env, &txSingle[Tx]{h}), nil
+	}}
+}
+
+// stepValue is the key of a step's value in the context of the rows.
+type stepValue struct{}
+
+// step takes the step of an item, if its handler has one. It returns the context
+// for the rows, or the result of an item for which there will be none.
+func (h *txHandler[T]) step(ctx context.Context, it *item) (context.Context, *result) {
+	if h.before == nil {
+		return ctx, nil
+	}
+	if it.beganLate() {
+		return ctx, &result{kind: again}
+	}
+	rec, err := h.store.Get(ctx, it.key)
+	switch {
+	case err != nil:
+		r := h.refused(ctx, it, err)
+		return ctx, &r
+	case rec.Status == once.Done || rec.Status == once.Expired || rec.Status == once.Parked:
+		r := h.met(ctx, it, rec) // its step may be forgotten before it is
+		return ctx, &r
+	}
+	switch waits, err := h.isBlocked(ctx, it); {
+	case err != nil:
+		r := h.troubled(ctx, it, err)
+		return ctx, &r
+	case waits:
+		return ctx, &result{kind: blocked}
+	}
+	inStep, err := h.before(ctx, it)
+	if err != nil {
+		r := h.afterStep(ctx, it, err)
+		return ctx, &r
+	}
+	return inStep, nil
+}
+
+// afterStep is the result of an item whose step returned an error. A rejection is
+// recorded: the message is handled.
+func (h *txHandler[T]) afterStep(ctx context.Context, it *item, err error) result {
+	failed := handlerErrorOf(err)
+	switch {
+	case isStepRejection(err, failed):
+		if h.recordRejection(ctx, it) != nil { // the next try finds out why
+			return result{kind: again, after: storePause}
+		}
+		return rejection(err)
+	case errors.Is(err, once.ErrMismatch):
+		return h.mismatch(it)
+	case errors.Is(err, once.ErrParked), errors.Is(err, once.ErrExpired), errors.Is(err, once.ErrOutcomeUnavailable):
+		return result{kind: toPark, reason: err.Error()}
+	case failed != nil || errors.Is(err, once.ErrOutcomeUnknown):
+		return h.failed(ctx, it, err)
+	}
+	return h.refused(ctx, it, err)
+}
+
+func isStepRejection(err error, failed *handlerError) bool {
+	return errors.Is(err, once.ErrRejected) && (failed == nil || failed.rejects()) && !errors.Is(err, once.ErrOutcomeUnknown)
+}
+
+// stepShelved is step for a message from the shelf. If done is true, there will be
+// no rows.
+func (h *txHandler[T]) stepShelved(ctx context.Context, it *item) (inStep context.Context, r shelvedResult, done bool, err error) {
+	if h.before == nil {
+		return ctx, r, false, nil
+	}
+	rec, err := h.store.Get(ctx, it.key)
+	switch {
+	case err != nil:
+		return ctx, r, true, err
+	case rec.Status == once.Done || rec.Status == once.Expired:
+		return ctx, shelvedResult{kind: duplicate}, true, nil
+	}
+	inStep, err = h.before(ctx, it)
+	if err == nil {
+		return inStep, r, false, nil
+	}
+	if isStepRejection(err, handlerErrorOf(err)) {
+		return ctx, shelvedResult{kind: rejection(err).kind}, true, h.recordRejection(ctx, it)
+	}
+	return ctx, r, true, err
+}
