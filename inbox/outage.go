@@ -187,6 +187,12 @@ const (
 // failed is called when the handler of a message has failed. If the message is not
 // to blame, after is the delay before its next attempt.
 func (o *outages) failed(ctx context.Context, it *item, err error) (b blame, after time.Duration) {
+	b, after, news := o.judge(it, err)
+	o.tell(ctx, news, it, err)
+	return b, after
+}
+
+func (o *outages) judge(it *item, err error) (b blame, after time.Duration, news outageNews) {
 	var said *unavailableError
 	unavailable := errors.As(err, &said)
 	o.mu.Lock()
@@ -197,17 +203,18 @@ func (o *outages) failed(ctx context.Context, it *item, err error) (b blame, aft
 	}
 	switch {
 	case t.down && it.probe:
-		o.probeFailed(ctx, it, t, err)
+		news, t.reason = goesOn, whyOf(err)
+		o.wait(t, err)
 	case t.down: // it was begun before that
 	case unavailable, o.limit > 0 && len(t.failing) >= outageMessages:
-		o.begin(ctx, it, t, err)
+		news = o.begin(it, t, err)
 	default:
-		return itsFault, 0
+		return itsFault, 0, 0
 	}
 	if o.limit > 0 && time.Since(t.since) >= o.limit {
-		return itsFault, 0
+		return itsFault, 0, news
 	}
-	return nobodys, o.delay(t)
+	return nobodys, o.delay(t), news
 }
 
 // mayPark reports whether a message whose attempts are used up is parked. If
@@ -218,19 +225,45 @@ func (o *outages) mayPark(ctx context.Context, it *item, err error, attempts int
 	if o.limit <= 0 || attempts == 1 || errors.As(err, &panicked) {
 		return true, 0
 	}
+	parks, after, news := o.judgeLast(it, err)
+	o.tell(ctx, news, it, err)
+	return parks, after
+}
+
+func (o *outages) judgeLast(it *item, err error) (parks bool, after time.Duration, news outageNews) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	t := o.topic(it.Message.Topic)
 	if o.isSuspect(digest(it.Message), t) {
-		return true, 0
+		return true, 0, 0
 	}
 	if !t.down {
-		o.begin(ctx, it, t, err)
+		news = o.begin(it, t, err)
 	}
 	if time.Since(t.since) >= o.limit {
-		return true, 0
+		return true, 0, news
 	}
-	return false, o.delay(t)
+	return false, o.delay(t), news
+}
+
+// outageNews is what the log is told about a topic.
+type outageNews int
+
+const (
+	begins outageNews = iota + 1
+	goesOn
+)
+
+// tell logs news.
+func (o *outages) tell(ctx context.Context, news outageNews, it *item, err error) {
+	switch news {
+	case begins:
+		o.logger.WarnContext(ctx, "inbox: nothing of a topic gets through: its messages are tried one at a time, and no attempts are counted",
+			"topic", it.Message.Topic, "message", it.Message.ID, "error", err)
+	case goesOn:
+		o.logger.WarnContext(ctx, "inbox: still nothing of a topic gets through", logs.Spaced(it.Message.Topic), "topic", it.Message.Topic,
+			"message", it.Message.ID, "error", err)
+	}
 }
 
 // forget is called when a message is parked.
@@ -261,7 +294,7 @@ func (o *outages) isSuspect(id [16]byte, t *topicState) bool {
 }
 
 // begin notes that nothing of a topic gets through.
-func (o *outages) begin(ctx context.Context, it *item, t *topicState, err error) {
+func (o *outages) begin(it *item, t *topicState, err error) outageNews {
 	t.down, t.since, t.reason = true, time.Now(), whyOf(err)
 	if since, goesOn := o.earlier[it.Message.Topic]; goesOn {
 		t.since = since
@@ -270,15 +303,7 @@ func (o *outages) begin(ctx context.Context, it *item, t *topicState, err error)
 	o.wait(t, err)
 	o.down.Add(1)
 	o.report()
-	o.logger.WarnContext(ctx, "inbox: nothing of a topic gets through: its messages are tried one at a time, and no attempts are counted",
-		"topic", it.Message.Topic, "message", it.Message.ID, "error", err)
-}
-
-func (o *outages) probeFailed(ctx context.Context, it *item, t *topicState, err error) {
-	t.reason = whyOf(err)
-	o.wait(t, err)
-	o.logger.WarnContext(ctx, "inbox: still nothing of a topic gets through", logs.Spaced(it.Message.Topic), "topic", it.Message.Topic,
-		"message", it.Message.ID, "since", t.since, "error", err)
+	return begins
 }
 
 // wait sets when the next message may be tried.
