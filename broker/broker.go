@@ -126,7 +126,9 @@ type Publisher interface {
 type Source interface {
 	// Open starts to consume. The window is the maximum number of deliveries in
 	// flight, which are received and not settled. All sessions of a source, in
-	// all processes, share its messages. The context limits the opening only.
+	// all processes, share its messages. The context limits the opening only. A
+	// queue or a log whose kind or settings break this contract is an
+	// [ErrInvalid], as far as the broker tells.
 	Open(ctx context.Context, window int) (Session, error)
 
 	// Name returns the name of the source, which identifies it to consumers: the

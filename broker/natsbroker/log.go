@@ -112,6 +112,10 @@ func (l *logSource) Open(ctx context.Context, window int) (broker.Session, error
 	if err != nil {
 		return nil, l.explain(err)
 	}
+	if kept := info.Config.Retention; kept != jetstream.LimitsPolicy {
+		return nil, fmt.Errorf("%w: %s: the stream has the retention %s, so a message is gone once the consumers of the server have "+
+			"acknowledged it, and a log is none of them: use Consumer, or a stream with the retention limits", broker.ErrInvalid, l.Name(), kept)
+	}
 	r := &logReader{logSource: l, created: info.Created, tracker: tracker, buffer: inflight.NewBuffer[logged](0)}
 	if err := r.begin(ctx, 0); err != nil {
 		return nil, err

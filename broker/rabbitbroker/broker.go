@@ -40,7 +40,9 @@ func (b *Broker) publisher(exchange string) *publisher {
 }
 
 // Queue returns a queue as a source. The queue must exist when a session is
-// opened. The window of a session is at most 65,535.
+// opened. The window of a session is at most 65,535. Open returns
+// [broker.ErrInvalid] for a stream and, if the user may configure the queue, for
+// one that is not durable or is deleted with its last session.
 func (b *Broker) Queue(name string) broker.Source { return &source{broker: b, queue: name} }
 
 type source struct {
@@ -107,7 +109,13 @@ func (s *source) Open(ctx context.Context, window int) (broker.Session, error) {
 		return nil, err
 	}
 	n := &session{name: s.Name(), queue: s.queue, options: s.broker.options, link: l, in: make(chan broker.Delivery, window), ended: make(chan struct{})}
-	if err := l.During(ctx, func() error { return n.consume(window) }); err != nil {
+	err = l.During(ctx, func() error {
+		if err := l.checkKind(s.queue); err != nil {
+			return err
+		}
+		return n.consume(window)
+	})
+	if err != nil {
 		_ = l.close(ctx) // the first error is returned
 		return nil, fmt.Errorf("consume %s: %w", s.Name(), err)
 	}

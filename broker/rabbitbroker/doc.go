@@ -23,8 +23,8 @@
 //
 // RabbitMQ cannot delay a message, so Return ignores the delay, and sessions are
 // no broker.Delayer. RabbitMQ does not report how long it keeps messages, and
-// does not drop messages that are published twice. Streams are not supported as
-// logs.
+// does not drop messages that are published twice. Streams are not supported, and
+// refused.
 //
 // Redelivered and Attempt: a quorum queue counts failed deliveries on disk
 // (x-delivery-count). A classic queue has only a flag. A message that was

@@ -200,3 +200,21 @@ func TestNATSLogUnderACheckpoint(t *testing.T) {
 		t.Error("the second did nothing, and yet all is read")
 	}
 }
+
+// A stream that drops what its consumers have acknowledged would drop what a log,
+// which is none of them, has not read.
+func TestNATSLogRefusesStreamsThatDropWhatOthersHaveRead(t *testing.T) {
+	js := dialNATS(t, offices.StartNATS(t))
+	for _, kept := range []jetstream.RetentionPolicy{jetstream.InterestPolicy, jetstream.WorkQueuePolicy} {
+		p := newNATSPlace(t, js, nil, func(s *jetstream.StreamConfig, _ *jetstream.ConsumerConfig) { s.Retention = kept })
+		p.publish(t, 3)
+		s, err := natsbroker.New(js, nil).Log(p.stream, "readers").Open(natsContext(t), 10)
+		if err == nil {
+			_ = s.Close(natsContext(t))
+		}
+		if !errors.Is(err, broker.ErrInvalid) {
+			t.Errorf("a log of a stream with the retention %v: %v", kept, err)
+		}
+		receive(t, p.open(t, 10), 3) // its consumer gets them
+	}
+}

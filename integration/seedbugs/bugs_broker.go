@@ -48,7 +48,7 @@ var brokerBugs = []Bug{
 		Name: "sqs-dead-letter-keeps-an-old-reason", Why: "a dead letter that came through SNS tells why it was rejected another time",
 		File: "broker/sqsbroker/message.go",
 		Old:  `for name, value := range outside {`,
-		New:  `for name, value := range outside {
+		New: `for name, value := range outside {
 		if name != "" {
 			break
 		}`,
@@ -88,5 +88,26 @@ var brokerBugs = []Bug{
 		Old:  `case s.isEmpty(p, next, start): //`,
 		New:  `case s.isEmpty(p, next, start) || true: //`,
 		Test: Test{"./integration/brokers", "^TestKafkaSeekKnowsWhatIsLost$/^kfake$"},
+	},
+	{
+		Name: "rabbit-takes-a-stream", Why: "messages are skipped in silence",
+		File: "broker/rabbitbroker/kind.go",
+		Old:  `	if taken {`,
+		New:  `	if taken && false {`,
+		Test: Test{"./integration/brokers", "^TestRabbitRefusesQueuesThatLoseMessages$"},
+	},
+	{
+		Name: "rabbit-takes-an-auto-delete-queue", Why: "a restart of the last consumer deletes the queue",
+		File: "broker/rabbitbroker/kind.go",
+		Old:  `different = exception.Reason`,
+		New:  `_ = exception.Reason`,
+		Test: Test{"./integration/brokers", "^TestRabbitRefusesQueuesThatLoseMessages$"},
+	},
+	{
+		Name: "nats-log-of-a-work-queue", Why: "a log misses what consumers have acknowledged",
+		File: "broker/natsbroker/log.go",
+		Old:  `kept != jetstream.LimitsPolicy {`,
+		New:  `kept != jetstream.LimitsPolicy && false {`,
+		Test: Test{"./integration/brokers", "^TestNATSLogRefusesStreamsThatDropWhatOthersHaveRead$"},
 	},
 }

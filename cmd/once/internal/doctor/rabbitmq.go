@@ -172,9 +172,14 @@ func (v *rabbitView) look(ctx context.Context, s *survey) error {
 		if !s.wanted(r.of[0]) {
 			continue
 		}
-		if q := there[r.of[0]]; q == nil {
+		switch q := there[r.of[0]]; {
+		case q == nil:
 			s.missing(r, "such queue")
-		} else {
+		case q.Type == "stream":
+			s.found("rabbitmq-stream", Unsafe, fmt.Sprintf("%s: the queue is a stream.", r.printed),
+				"A consumer cannot start. One of an earlier build skips messages each time it starts.",
+				"Bind a queue of DeclareQueue of rabbitbroker to the same exchange, and consume that.")
+		default:
 			s.unattended(r, q.Messages, q.Consumers)
 		}
 	}

@@ -110,8 +110,9 @@ func TestRabbitMQ(t *testing.T) {
 // What the store's consumers read is looked at, and nothing else.
 func TestRabbitMQAgainstTheStore(t *testing.T) {
 	url := rabbit{queues: goodQueue + "," + strings.Replace(letters, "true", "false", 1) + "," + strings.Replace(letters, `"name":"letters"`, `"name":"alone"`, 1) + "," +
-		strings.NewReplacer(`"name":"letters"`, `"name":"empty"`, `"messages":3`, `"messages":0`).Replace(letters)}.serve(t)
-	for of, finding := range map[string]string{"good": "", "empty": "", "gone": "source-missing", "alone": "rabbitmq-no-consumer"} {
+		strings.NewReplacer(`"name":"letters"`, `"name":"empty"`, `"messages":3`, `"messages":0`).Replace(letters) + "," +
+		strings.NewReplacer(`"name":"letters"`, `"name":"log"`, `"classic"`, `"stream"`).Replace(letters)}.serve(t)
+	for of, finding := range map[string]string{"good": "", "empty": "", "gone": "source-missing", "alone": "rabbitmq-no-consumer", "log": "rabbitmq-stream"} {
 		at := fresh(t)
 		register(t, at, "billing", "rabbitmq queue "+of, 0)
 		want(t, examine(t, url, at, ""), "billing (rabbitmq queue "+of+"): ", strings.Fields(finding)...)
