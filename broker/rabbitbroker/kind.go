@@ -10,7 +10,7 @@ import (
 )
 
 // noType is a type that no queue has, so that asking never declares a queue.
-const noType = "once-asks"
+const noType = "no type"
 
 // checkKind returns a [broker.ErrInvalid] if a queue would lose messages of a
 // session that keeps every rule. AMQP tells what a queue is only in the errors of
