@@ -22,8 +22,9 @@ type attempt struct {
 	now       int     // how many of group are handled now
 	charged   int     // how many of uncounted are among them
 
-	last      *item         // with errLastAttempt: whose it is
+	last      *item         // whose last attempt it is, or would be
 	unsettled time.Duration // with errUnsettled: until it may be tried again
+	waits     int           // the index of an item that waits
 }
 
 // begin counts an attempt at items that may have been delivered before, because
@@ -37,11 +38,24 @@ func (e *env) begin(ctx context.Context, lock *heldLock, items []*item) (now int
 	}
 	a := &attempt{env: e, group: items[:lock.takeKeys(items)]}
 	if len(a.group) == 0 {
-		return 0, &result{kind: again, after: copyPause}
+		return 0, &result{kind: again, after: copyPause, alone: true}
 	}
 	if slices.ContainsFunc(a.group, func(it *item) bool { return it.counting == countBefore }) {
 		a.group = a.group[:min(len(a.group), e.groupSize(1))]
 	}
+	for {
+		now, instead := a.begin(ctx, lock)
+		if instead == nil || !instead.alone || a.waits == 0 {
+			return now, instead
+		}
+		a.group, a.waits = a.group[:a.waits], 0 // those before it need not wait with it
+	}
+}
+
+// begin counts an attempt at the group. If an item has to wait, waits is its
+// index, and the result is its own.
+func (a *attempt) begin(ctx context.Context, lock *heldLock) (now int, instead *result) {
+	a.uncounted = nil
 	for _, it := range a.group {
 		if it.counting == countBefore {
 			a.uncounted = append(a.uncounted, it)
@@ -51,22 +65,24 @@ func (e *env) begin(ctx context.Context, lock *heldLock, items []*item) (now int
 		return a.plan(nil), nil
 	}
 	countedAt := time.Now()
-	counts, err := e.updateCounts(ctx, a.uncounted, a.count)
+	counts, err := a.updateCounts(ctx, a.uncounted, a.count)
 	if errors.Is(err, errLastAttempt) {
-		if instead := e.heldElsewhere(ctx, a.last); instead != nil {
-			return 0, instead
+		if a.heldElsewhere(ctx, a.last) == isHeld {
+			a.waits = slices.Index(a.group, a.last)
+			return 0, &result{kind: again, after: copyPause, alone: true}
 		}
 		if err := lock.exclude(ctx); err != nil {
 			return 0, &result{kind: again, reason: err.Error()}
 		}
 		a.exclusive, countedAt = true, time.Now()
-		counts, err = e.updateCounts(ctx, a.uncounted, a.count)
+		counts, err = a.updateCounts(ctx, a.uncounted, a.count)
 	}
 	switch {
 	case errors.Is(err, errUnsettled):
-		return 0, &result{kind: again, after: a.unsettled}
+		a.waits = slices.Index(a.group, a.last)
+		return 0, &result{kind: again, after: a.unsettled, alone: true}
 	case err != nil:
-		r := e.troubled(ctx, items[0], fmt.Errorf("an attempt could not be counted: %w", err))
+		r := a.troubled(ctx, a.group[0], fmt.Errorf("an attempt could not be counted: %w", err))
 		return 0, &r
 	}
 	for i, it := range a.uncounted {
@@ -78,10 +94,14 @@ func (e *env) begin(ctx context.Context, lock *heldLock, items []*item) (now int
 	if a.now > 0 {
 		return a.now, nil
 	}
-	if instead := e.heldElsewhere(ctx, items[0]); instead != nil {
-		return 0, instead
+	first := a.group[0]
+	switch a.heldElsewhere(ctx, first) {
+	case isHeld:
+		return 0, &result{kind: again, after: copyPause, alone: true}
+	case hasEnded:
+		return 0, &result{kind: again, alone: true}
 	}
-	return 0, &result{kind: toPark, reason: items[0].attempts.usedUp(nil)}
+	return 0, &result{kind: toPark, reason: first.attempts.usedUp(nil)}
 }
 
 const (
@@ -116,6 +136,7 @@ func (a *attempt) count(counts []countNow) error {
 	a.charged = 0
 	limit := int64(a.Retry.Attempts)
 	if a.now == 0 {
+		a.last = a.group[0]
 		return a.settled(counts[0])
 	}
 	for _, it := range a.group[:a.now] {
@@ -124,10 +145,10 @@ func (a *attempt) count(counts []countNow) error {
 		}
 		n := &counts[a.charged]
 		if n.begun+1 == limit && !a.exclusive {
+			a.last = it
 			if err := a.settled(*n); err != nil {
 				return err
 			}
-			a.last = it
 			return errLastAttempt
 		}
 		n.begun++
@@ -144,12 +165,20 @@ func (a *attempt) settled(n countNow) error {
 	return nil
 }
 
-// heldElsewhere returns a result for an item that another attempt is handling,
-// perhaps in another process, or has handled. A transaction that claims its key
+// hold says who has the key of an item.
+type hold int
+
+const (
+	isFree   hold = iota
+	isHeld        // another attempt is handling it, perhaps in another process, or the store does not tell
+	hasEnded      // it was handled or parked
+)
+
+// heldElsewhere finds out who has the key of an item. A transaction that claims it
 // shows that, and is rolled back.
-func (e *env) heldElsewhere(ctx context.Context, it *item) *result {
+func (e *env) heldElsewhere(ctx context.Context, it *item) hold {
 	if e.mode == inOrder || it.keyErr != nil { // a position decides who handles an item
-		return nil
+		return isFree
 	}
 	request := e.freshClaimRequest(it)
 	request.Wait = time.Second
@@ -158,17 +187,16 @@ func (e *env) heldElsewhere(ctx context.Context, it *item) *result {
 	})
 	switch {
 	case errors.Is(err, errFree):
-		return nil
+		return isFree
 	case err != nil:
-		r := e.troubled(ctx, it, err)
-		return &r
+		_ = e.troubled(ctx, it, err)
+		return isHeld
 	case len(recs) == 1 && recs[0].Status == once.Running:
-		r := inProgress(max(recs[0].LeaseLeft, copyPause))
-		return &r
-	case len(recs) == 1 && recs[0].Status != once.Unknown: // it has ended since it was looked up
-		return &result{kind: again}
+		return isHeld
+	case len(recs) == 1 && recs[0].Status != once.Unknown:
+		return hasEnded
 	}
-	return nil
+	return isFree
 }
 
 // errFree rolls back a claim that only had to show that a key is free.

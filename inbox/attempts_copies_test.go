@@ -160,3 +160,47 @@ func TestCopiesOfAnEffectThatIsRunningAreNoAttempts(t *testing.T) {
 		})
 	}
 }
+
+// A copy that waits for its message holds up no other message of its batch.
+func TestACopyThatWaitsHoldsUpNoOther(t *testing.T) {
+	for _, attempts := range []int{1, 2, 10} {
+		t.Run(fmt.Sprint(attempts), func(t *testing.T) {
+			onBench(t, func(t *testing.T, b *bench) {
+				begun := make(chan struct{}, 10)
+				handle := func(ctx context.Context, tx mtx, m *broker.Message) error {
+					if m.ID == "slow" {
+						begun <- struct{}{}
+						time.Sleep(10 * time.Minute)
+					}
+					return b.effect(ctx, tx, m)
+				}
+				sh := shapes[1] // in batches
+				first := sh.consumer(b, handle)
+				first.Source = redelivered(first.Source)
+				first.Retry = retryAtOnce(attempts)
+				stop := start(t, first)
+				b.publish("orders", message("slow"))
+				<-begun
+				second := sh.consumer(b, handle)
+				second.SharedWith = "membroker queue orders"
+				second.Retry, second.Source, second.Concurrency = retryAtOnce(attempts), redelivered(b.broker.Queue("others")), 1
+				b.broker.Queue("others")
+				b.publish("others", message("slow"), message("m0"), message("m1"))
+				start(t, second)
+				time.Sleep(time.Minute)
+				if b.count("m0") != 1 || b.count("m1") != 1 {
+					t.Error("messages beside the copy are not handled")
+				}
+				for i := 0; i < 900 && first.Stats.Handled.Load() == 0; i++ {
+					time.Sleep(time.Second)
+				}
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+				if n := b.count("slow"); n != 1 || len(b.onTheShelf(store.Parked)) > 0 {
+					t.Errorf("handled %d times; on the shelf: %+v", n, b.onTheShelf())
+				}
+			})
+		})
+	}
+}

@@ -11,6 +11,7 @@ type result struct {
 	kind   resultKind
 	after  time.Duration // delay before the next try, if kind is again or failing
 	reason string        // why the item is not handled
+	alone  bool          // of several items that were taken together, it is only the first one's
 }
 
 type resultKind int

@@ -25,7 +25,7 @@ func (h *txBatch[T]) handle(ctx context.Context, items []*item) []result {
 	now, instead := h.begin(ctx, lock, first)
 	tried := h.divide(ctx, h, first[:now])
 	switch {
-	case instead != nil && instead.kind == again:
+	case instead != nil && instead.kind == again && !instead.alone:
 		tried = repeated(*instead, first)
 	case instead != nil:
 		tried = []result{*instead}

@@ -70,8 +70,8 @@ var inboxBugs = []Bug{
 		Name: "copies-that-wait-are-attempts",
 		Why:  "copies of a message that is being handled use up its attempts, and park it",
 		File: "inbox/attempts_ahead.go",
-		Old:  "	case len(recs) == 1 && recs[0].Status == once.Running:",
-		New:  "	case len(recs) == 1 && recs[0].Status == once.Expired:",
+		Old:  "	if e.mode == inOrder || it.keyErr != nil { // a position",
+		New:  "	if e.mode <= inOrder || it.keyErr != nil { // a position",
 		Test: Test{"./inbox", "^TestCopiesOfAMessageThatIsBeingHandledAreNoAttempts$"},
 	},
 	{
