@@ -58,6 +58,10 @@ const (
 	SealedField      = "once-sealed-as"    // the SealedHeader of a message in a queue of a store, which has one of its own
 )
 
+// PlaceHeader has the SeqHeader of a message from a database's log that its relay
+// has put into the table. It is in the row only, and is not published.
+const PlaceHeader = "once-log-place"
+
 // HeaderPrefix begins the name that a header has in an HTTP request, if its own
 // name could be taken for something else there.
 const HeaderPrefix = "once-header-"

@@ -63,8 +63,11 @@ func outbound(m *store.Outgoing, opened broker.Message) *broker.Message {
 	own := opened.Header
 	opened.Header = make(map[string]string, len(own)+1)
 	maps.Copy(opened.Header, own)
-	if opened.Header[SeqHeader] == "" { // a message from the log that was set aside keeps its number
-		opened.Header[SeqHeader] = number(m)
+	opened.Header[SeqHeader] = number(m) // whatever another program has written there
+	place := own[broker.PlaceHeader]
+	delete(opened.Header, broker.PlaceHeader)
+	if n, err := strconv.ParseUint(place, 10, 64); err == nil { // a message from the log that was set aside keeps its number
+		opened.Header[SeqHeader] = strconv.FormatUint(n, 10)
 	}
 	return &opened
 }
@@ -84,6 +87,6 @@ func numbered(header map[string]string, m *store.Outgoing) map[string]string {
 	if all == nil {
 		all = make(map[string]string, 1)
 	}
-	all[SeqHeader] = number(m)
+	all[broker.PlaceHeader] = number(m)
 	return all
 }

@@ -251,8 +251,14 @@ func TestMessagesSayWhereTheyStand(t *testing.T) {
 		m := message("a", "key")
 		m.Header = map[string]string{"tenant": "7"}
 		b.put(m, message("b", "key"))
+		foreign := message("c", "key") // its row is from another program
+		foreign.Header = map[string]string{outbox.SeqHeader: "999"}
+		tx := b.store.Begin()
+		b.must(b.store.PutTx(b.Context(), tx, []store.Outgoing{{Message: *foreign}}))
+		b.must(tx.Commit())
+		b.put(message("d", "key"))
 		stop := b.run(b.relay())
-		b.until("they are out", func() bool { return len(b.sender.taken()) == 2 })
+		b.until("they are out", func() bool { return len(b.sender.taken()) == 4 })
 		stop()
 		last := 0
 		for _, m := range b.sender.took {

@@ -99,12 +99,15 @@ func TestARelayThatRenewsIsNotSaidToHaveEnded(t *testing.T) {
 // slowLeases is a store whose LeaseLanes hangs, whatever its context.
 type slowLeases struct {
 	store.Relayable
+	first *atomic.Bool
 	hangs chan struct{}
 }
 
 func (s slowLeases) LeaseLanes(ctx context.Context, relay [16]byte, ttl time.Duration, lanes []int) (store.Leases, error) {
 	as, err := s.Relayable.LeaseLanes(context.WithoutCancel(ctx), relay, ttl, lanes)
-	as.Relays = 2 // so that half of the lanes are surplus
+	if as.Relays = 2; s.first.CompareAndSwap(false, true) {
+		as.Relays = 1 // so that half of the lanes are surplus later
+	}
 	<-s.hangs
 	return as, err
 }
@@ -114,11 +117,11 @@ func (s slowLeases) LeaseLanes(ctx context.Context, relay [16]byte, ttl time.Dur
 func TestPublishingDoesNotWaitForARequestOfLeases(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		hangs := make(chan struct{}, 100)
-		for range 2 { // the first lanes, and that there are too many
+		for range 3 { // that there are lanes, the first ones, and that there are too many
 			hangs <- struct{}{}
 		}
 		r := b.relay()
-		r.Store = slowLeases{b.store, hangs}
+		r.Store = slowLeases{b.store, new(atomic.Bool), hangs}
 		stop := b.run(r)
 		for i := range 30 {
 			b.put(some(20, "m"+string(rune('a'+i)), "")...)

@@ -102,7 +102,7 @@ func openMessage(s *once.Sealing, part once.Parts, m broker.Message, whose ...st
 		m.Header[string(parts[i])] = string(parts[i+1])
 	}
 	for name, value := range added { // any other is not to be trusted
-		if _, there := m.Header[name]; !there && name == broker.SeqHeader && part == once.SealOutbox {
+		if _, there := m.Header[name]; !there && name == broker.PlaceHeader && part == once.SealOutbox {
 			m.Header[name] = value
 		}
 	}

@@ -3,7 +3,9 @@ package sqlschema
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -40,8 +42,13 @@ func DecodeHeader(text string) (map[string]string, error) {
 		return nil, nil
 	}
 	var h headerJSON
-	if err := json.Unmarshal([]byte(text), &h); err != nil {
-		return nil, fmt.Errorf("the column header is not the JSON of a header: %w", err)
+	r := json.NewDecoder(strings.NewReader(text))
+	r.DisallowUnknownFields() // such as names that are not inside of text: they would be lost
+	if err := r.Decode(&h); err != nil {
+		return nil, fmt.Errorf(`the column header is not like {"text": {"name": "value"}}: %w`, err)
+	}
+	if _, err := r.Token(); err != io.EOF {
+		return nil, errors.New(`the column header is not like {"text": {"name": "value"}}: more follows`)
 	}
 	all := h.Text
 	if all == nil {

@@ -222,6 +222,8 @@ func TestDamagedColumnsAreNoMessage(t *testing.T) {
 	for _, c := range []struct{ header, produced, want string }{
 		{"", "", ""}, {"x", "", "column header"}, {"", "yesterday", "column produced"},
 		{"x", "yesterday", "column header"}, {`{"base64":{"%":""}}`, "", "column header"},
+		{`{"content-type": "text/plain"}`, "", `like {"text": {"name": "value"}}`}, {`{"text":{"a":"b"},"c":"d"}`, "", "column header"},
+		{`{"text":{"a":"b"}} {}`, "", "column header"}, {`{"text":{"a":1}}`, "", "column header"}, {`{"text":{"a":"b"}}` + "\n", "", ""},
 	} {
 		m := (&reader{seq: 7, id: "1", header: c.header, produced: c.produced}).message()
 		if (m.Unopened == nil) != (c.want == "") || m.Message.ID != "1" || m.Seq != 7 {
