@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -54,6 +55,31 @@ func group(at *kong.Node, words []string) bool {
 	return len(at.Children) > 0
 }
 
+// usual translates what people type at other commands: once --version, and once
+// help VERB.
+func usual(root *kong.Node, args []string) []string {
+	switch {
+	case len(args) == 1 && args[0] == "--version":
+		return []string{"version"}
+	case len(args) > 0 && args[0] == "help" && childOf(root, "help") == nil:
+		return append(slices.Clone(args[1:]), "--help")
+	}
+	return args
+}
+
+// namedBy returns the verb that args name, as it is typed, or the group or the
+// command if they name none.
+func namedBy(at *kong.Node, args []string) string {
+	name := []string{"once"}
+	for _, word := range args {
+		if at = childOf(at, word); at == nil {
+			break
+		}
+		name = append(name, word)
+	}
+	return strings.Join(name, " ")
+}
+
 // run runs the command. services are the services that the demo compares.
 func run(args []string, services map[string]func(*demo.Shop) demo.Service) int {
 	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
@@ -76,12 +102,18 @@ func run(args []string, services map[string]func(*demo.Shop) demo.Service) int {
 	if err != nil {
 		return fail(ctx, exitFailed, err)
 	}
+	args = usual(parser.Model.Node, args)
 	if group(parser.Model.Node, args) { // as --help does, for whoever asks what there is
 		args = append(args, "--help")
 	}
 	verb, err := parser.Parse(args)
 	if err != nil {
-		return fail(ctx, exitUsage, fmt.Errorf("%w (see once --help)", err))
+		at := namedBy(parser.Model.Node, args)
+		verb := ""
+		if rest, ok := strings.CutPrefix(at, "once "); ok && !strings.HasPrefix(err.Error(), rest+": ") { // which some errors have
+			verb = rest + ": "
+		}
+		return fail(ctx, exitUsage, fmt.Errorf("%s%w (see %s --help)", verb, err, at))
 	}
 	return exitOf(ctx, verb.Run(parser))
 }

@@ -349,6 +349,35 @@ type outboxChange struct {
 	messageSelection
 	maxFlags
 	All bool `help:"Select all messages."`
+
+	waiting bool // messages in any state in which they wait are selected
+}
+
+// what says which messages are selected.
+func (c *outboxChange) what(state store.OutgoingState) string {
+	if c.waiting {
+		return "waiting"
+	}
+	return state.String()
+}
+
+// whereIs says in which states the selected messages are, if they are named.
+func (c *outboxChange) whereIs(ctx context.Context, messages store.Relayable) (text string, err error) {
+	if len(c.IDs) == 0 {
+		return "", nil
+	}
+	for _, state := range []store.OutgoingState{store.Pending, store.Delayed, store.Held, store.Stuck, store.Published} {
+		q := c.query()
+		q.State, q.Bodiless, q.Limit = state, true, 100
+		found, err := messages.Outgoing(ctx, q)
+		if err != nil {
+			return "", err
+		}
+		for _, m := range found {
+			text += fmt.Sprintf("; %s is %v", show.Quote(m.Message.ID), state)
+		}
+	}
+	return text, nil
 }
 
 // Validate is called by kong.
@@ -401,11 +430,18 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 		return err
 	}
 	if tally.Matched == 0 {
-		return moved("no selected message is %v%s", q.State, elsewhere(q.State))
+		where, err := c.whereIs(ctx, messages)
+		if err != nil {
+			return err
+		}
+		if where == "" && !c.waiting {
+			where = elsewhere(q.State)
+		}
+		return moved("no selected message is %s%s", c.what(q.State), where)
 	}
 	if !c.DryRun {
 		if err := c.confirm(ctx, s, fmt.Sprintf("  %s to be %s.", show.Count(tally.Matched,
-			fmt.Sprintf("message that is %v is", q.State), fmt.Sprintf("messages that are %v are", q.State)), deed)+those.failed()); err != nil {
+			fmt.Sprintf("message that is %s is", c.what(q.State)), fmt.Sprintf("messages that are %s are", c.what(q.State))), deed)+those.failed()); err != nil {
 			return err
 		}
 		matched := tally.Matched
@@ -481,16 +517,28 @@ func (c *outboxRetry) Run(ctx context.Context) error {
 
 type outboxPark struct {
 	outboxChange
-	State string `enum:"pending,delayed,held" default:"pending" help:"pending, delayed or held."`
+	State string `enum:",pending,delayed,held" default:"" placeholder:"STATE" help:"pending, delayed or held. Default: any of these with --id, otherwise pending."`
+}
+
+// states are those in which messages are looked for.
+func (c *outboxPark) states() []store.OutgoingState {
+	switch {
+	case c.State != "":
+		return []store.OutgoingState{outgoingStates[c.State]}
+	case len(c.IDs) > 0: // who names a message need not know where it is
+		return []store.OutgoingState{store.Pending, store.Delayed, store.Held}
+	}
+	return []store.OutgoingState{store.Pending}
 }
 
 // Help is the long text of once outbox park --help.
 func (outboxPark) Help() string {
 	return `
-The default is pending messages. Messages that the broker refused are in the state held. A message that a relay is
-sending at that moment may still be published.
+With --id, the message is found in whatever state it waits. Without it, the default is pending messages. Messages that the
+broker refused are in the state held. A message that a relay is sending at that moment may still be published.
 
 Examples:
+  once outbox park --id 0198c7de-0000-7000-8000-000000000001 --reason "wrong template, ticket 91"
   once outbox park --topic mail.welcome --reason "wrong template, ticket 91"
   once outbox park --topic mail.welcome --state held --reason "wrong template, ticket 91"
 
@@ -499,10 +547,26 @@ Examples:
 
 // Run parks messages.
 func (c *outboxPark) Run(ctx context.Context) error {
-	q := c.query()
-	q.State = outgoingStates[c.State]
-	return c.run(ctx, "parked", q, func(d outbox.Admin, q store.OutgoingQuery, by outbox.Decision) (outbox.Tally, error) {
-		return d.Park(ctx, q, by)
+	q, states := c.query(), c.states()
+	q.State = states[0]
+	if len(states) > 1 {
+		c.waiting = true
+	}
+	return c.run(ctx, "parked", q, func(d outbox.Admin, q store.OutgoingQuery, by outbox.Decision) (all outbox.Tally, err error) {
+		limit := q.Limit
+		for _, q.State = range states {
+			if q.Limit = limit - all.Matched; limit == 0 {
+				q.Limit = 0
+			} else if q.Limit == 0 {
+				break
+			}
+			tally, err := d.Park(ctx, q, by)
+			all.Matched, all.Changed = all.Matched+tally.Matched, all.Changed+tally.Changed
+			if err != nil {
+				return all, err
+			}
+		}
+		return all, nil
 	})
 }
 
