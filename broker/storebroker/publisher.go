@@ -33,17 +33,14 @@ func (p *publisher) Close() error {
 func (p *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
 	errs := make([]error, len(ms))
 	rows, takes, err := p.rows(ctx, ms, errs)
-	if err == nil && len(rows) > 0 {
-		err = p.broker.shelve(ctx, rows)
+	if err == nil && len(takes) > 0 {
+		err = p.broker.shelve(ctx, slices.Concat(rows...))
+		defer p.broker.wakeSessions()
 	}
-	if err != nil && len(takes) == 1 && errors.Is(err, once.ErrInvalid) {
-		err = fmt.Errorf("%w: %w", broker.ErrInvalid, err)
-	}
-	for _, i := range takes {
-		errs[i] = err
-	}
-	if len(rows) > 0 {
-		p.broker.wakeSessions()
+	for n, i := range takes {
+		if errs[i] = err; errors.Is(err, once.ErrInvalid) { // one of them is at fault, or a queue is full
+			errs[i] = p.broker.shelveAlone(ctx, rows[n])
+		}
 	}
 	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
 		return errs
@@ -51,9 +48,9 @@ func (p *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
 	return nil
 }
 
-// rows returns the rows of messages. takes has the indexes of the messages that a
-// queue takes; the others get their errors.
-func (p *publisher) rows(ctx context.Context, ms []*broker.Message, errs []error) (rows []store.Shelved, takes []int, err error) {
+// rows returns the rows of each message that a queue takes. takes has their indexes;
+// the others get their errors.
+func (p *publisher) rows(ctx context.Context, ms []*broker.Message, errs []error) (rows [][]store.Shelved, takes []int, err error) {
 	for i, m := range ms {
 		if errs[i] = m.Check(); errs[i] == nil {
 			takes = append(takes, i)
@@ -72,11 +69,14 @@ func (p *publisher) rows(ctx context.Context, ms []*broker.Message, errs []error
 		return nil, takes, fmt.Errorf("storebroker: the registered consumers could not be read: %w", err)
 	}
 	takes = slices.DeleteFunc(takes, func(i int) bool {
-		of := queues[store.TopicSource(ms[i].Topic)]
-		for _, keys := range of {
-			rows = append(rows, store.NewQueued(keys, rowID(ms[i]), *ms[i]))
+		var of []store.Shelved
+		id := rowID(ms[i])
+		for _, keys := range queues[store.TopicSource(ms[i].Topic)] {
+			of = append(of, store.NewQueued(keys, id, *ms[i]))
 		}
-		if len(of) == 0 {
+		if len(of) > 0 {
+			rows = append(rows, of)
+		} else {
 			errs[i] = fmt.Errorf("%w: no consumer is registered for the topic %q. It is registered when it first runs", broker.ErrNotYet, ms[i].Topic)
 		}
 		return len(of) == 0
@@ -98,11 +98,39 @@ func (b *Broker) queues(ctx context.Context) (map[string][]string, error) {
 	return queues, err
 }
 
+// shelveAlone puts one message into queues. If the store refuses it, that is for
+// good, unless a queue has messages: it may be full.
+func (b *Broker) shelveAlone(ctx context.Context, rows []store.Shelved) error {
+	err := b.shelve(ctx, rows)
+	if !errors.Is(err, once.ErrInvalid) {
+		return err
+	}
+	for _, row := range rows {
+		found, failed := b.shelf.Shelved(ctx, store.ShelfQuery{Consumer: row.Consumer, Limit: 1, Bodiless: true})
+		if failed != nil {
+			return failed
+		}
+		if len(found) > 0 {
+			return fmt.Errorf("%w: the queue may be full: %v", broker.ErrNotYet, err)
+		}
+	}
+	return fmt.Errorf("%w: %w", broker.ErrInvalid, err)
+}
+
 func (b *Broker) shelve(ctx context.Context, rows []store.Shelved) error {
+	rows = slices.Clone(rows)
 	for i, row := range rows {
 		rows[i] = store.SealShelved(b.sealing, row)
 	}
-	if err := b.shelf.Shelve(ctx, rows); err != nil {
+	if b.many == nil { // such a store may keep a queue in one document, where calls get in each other's way
+		select {
+		case b.turn <- struct{}{}:
+			defer func() { <-b.turn }()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if err := untilNoConflict(ctx, func() error { return b.shelf.Shelve(ctx, rows) }); err != nil {
 		return fmt.Errorf("storebroker: messages could not be put into queues: %w", err)
 	}
 	return nil

@@ -21,6 +21,8 @@ import (
 const (
 	firstPoll     = 2 * time.Millisecond // between looks, after one that found messages
 	readLimit     = 200                  // rows of one look
+	oneByOne      = 8                    // rows of one look, if each is a call of its own
+	lookTime      = 30 * time.Second
 	registerEvery = time.Minute
 	waitsEvery    = time.Second // how often an idle session looks for whom it waits
 
@@ -207,8 +209,11 @@ func (s *session) awaitDemand() int {
 // look takes up to n rows that are ready. It reports whether there may be more at
 // once.
 func (s *session) look(n int) (found bool, err error) {
-	ctx, cancel := s.limit()
+	ctx, cancel := context.WithTimeout(s.ending, lookTime)
 	defer cancel()
+	if s.broker.many == nil { // they are taken one by one, and leases begin meanwhile
+		n = min(n, oneByOne)
+	}
 	rows, err := s.broker.shelved(ctx, store.ShelfQuery{Consumer: s.queue, Ready: true, After: s.after, Limit: n})
 	if err != nil {
 		return false, err

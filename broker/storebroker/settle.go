@@ -46,7 +46,7 @@ func (s *session) settle(ctx context.Context, ds []broker.Delivery, set func(*st
 	for i, err := range s.write(ctx, held, set) {
 		switch {
 		case isLost(err):
-			failed = cmp.Or(failed, fmt.Errorf("%s: %w", held[i].origin, broker.ErrSettled))
+			failed = cmp.Or(failed, fmt.Errorf("%s: %w (%w)", held[i].origin, broker.ErrSettled, err))
 		case err != nil:
 			failed = fmt.Errorf("storebroker: %s: %w", held[i].origin, err)
 		}

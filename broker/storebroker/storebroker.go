@@ -12,6 +12,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/internal/wake"
+	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
 )
@@ -40,6 +41,8 @@ type Broker struct {
 	many     store.ShelfBatch // nil: rows are changed one by one
 	registry store.Registry
 
+	turn chan struct{} // has an element while messages are published, if that is done in turns
+
 	mu   sync.Mutex
 	open map[*session]struct{}
 }
@@ -47,7 +50,7 @@ type Broker struct {
 // New returns a broker on a store. Whether the store can carry messages is checked
 // when a source is opened. A nil Options means the defaults.
 func New(s once.Store, o *Options) *Broker {
-	b := &Broker{open: make(map[*session]struct{})}
+	b := &Broker{turn: make(chan struct{}, 1), open: make(map[*session]struct{})}
 	if o != nil {
 		b.options = *o
 	}
@@ -128,7 +131,11 @@ func (b *Broker) change(ctx context.Context, rows []store.Shelved) []error {
 		sealed[i] = store.SealReason(b.sealing, row)
 	}
 	if b.many != nil && len(rows) > 1 {
-		changed, err := b.many.ChangeMany(ctx, sealed)
+		var changed []bool
+		err := untilNoConflict(ctx, func() (err error) {
+			changed, err = b.many.ChangeMany(ctx, sealed)
+			return err
+		})
 		for i := range errs {
 			if errs[i] = err; err == nil && !changed[i] {
 				errs[i] = once.ErrLeaseLost
@@ -137,7 +144,21 @@ func (b *Broker) change(ctx context.Context, rows []store.Shelved) []error {
 		return errs
 	}
 	for i, row := range sealed {
-		errs[i] = b.shelf.Change(ctx, row)
+		errs[i] = untilNoConflict(ctx, func() error { return b.shelf.Change(ctx, row) })
 	}
 	return errs
 }
+
+// untilNoConflict repeats a call that other transactions get in the way of, until ctx
+// ends or the store has had a few seconds for it. Such a call has changed nothing.
+func untilNoConflict(ctx context.Context, call func() error) error {
+	pause := &backoff.Backoff{First: 2 * time.Millisecond, Limit: 200 * time.Millisecond}
+	for end := time.Now().Add(conflictTime); ; {
+		err := call()
+		if !errors.Is(err, once.ErrConflict) || time.Now().After(end) || backoff.Sleep(ctx, pause.Next()) != nil {
+			return err
+		}
+	}
+}
+
+const conflictTime = 5 * time.Second

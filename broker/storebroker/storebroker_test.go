@@ -3,6 +3,7 @@ package storebroker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -115,6 +116,42 @@ func TestAQueueTakesAPublishedMessageOnce(t *testing.T) {
 	if lag, err := b.Queue("orders").(broker.Subscriber).For("billing").(broker.Lagger).Lag(soon(t)); err != nil || lag.Messages != 0 {
 		t.Errorf("%d messages are left, %v", lag.Messages, err)
 	}
+}
+
+// full is a store whose queues take two messages, and none with a large body.
+type full struct{ *memstore.Store }
+
+func (f full) Shelve(ctx context.Context, ms []store.Shelved) error {
+	for _, m := range ms {
+		there, err := f.Shelved(ctx, store.ShelfQuery{Consumer: m.Consumer})
+		if err != nil {
+			return err
+		}
+		if len(there)+len(ms) > 2 || len(m.Message.Body) > 1000 {
+			return fmt.Errorf("%w: it does not fit", once.ErrInvalid)
+		}
+	}
+	return f.Store.Shelve(ctx, ms)
+}
+
+func (f full) Unwrap() once.Store { return f.Store }
+
+// A message that does not fit into a queue now is not at fault. One that never fits
+// is, and others of its batch are taken.
+func TestAFullQueueIsWaitedFor(t *testing.T) {
+	b := storebroker.New(full{memstore.New(nil)}, nil)
+	s := open(t, b, "billing")
+	large := message("large", "")
+	large.Body = make([]byte, 2000)
+	if errs := b.Publisher().Publish(soon(t), []*broker.Message{large}); !errors.Is(errors.Join(errs...), broker.ErrInvalid) {
+		t.Errorf("a message that never fits: %v", errs)
+	}
+	errs := b.Publisher().Publish(soon(t), []*broker.Message{message("1", ""), message("2", ""), message("3", "")})
+	if len(errs) != 3 || errs[0] != nil || errs[1] != nil || !errors.Is(errs[2], broker.ErrNotYet) || errors.Is(errs[2], broker.ErrInvalid) {
+		t.Errorf("a queue of two messages took of three: %v", errs)
+	}
+	must(t, s.Ack(soon(t), receive(t, s, 2)))
+	publish(t, b, message("3", ""))
 }
 
 // stalled is a store on which a process no longer changes what it has, as if it had

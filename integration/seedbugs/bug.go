@@ -29,7 +29,7 @@ func (t Test) String() string { return t.Package + " " + t.Run }
 // All lists the bugs by package.
 func All() []Bug {
 	return slices.Concat(rootBugs, smallBugs, consoleBugs, sqlBugs, sqlstoreBugs, pgstoreBugs, speculationBugs, manyBugs, asyncBugs, partitionBugs, inboxBugs, settleBugs, consumerBugs, outboxBugs,
-		reconcileBugs, listBugs, janitorBugs, retentionBugs, quotaBugs, casBugs, redisBugs, cosmosBugs, dynamoBugs, natsBugs, redisBrokerBugs, sqsBrokerBugs, pubsubBugs, eventHubsBugs, serviceBusBugs, brokerBugs, tieredBugs, tableBugs, webhookBugs, httpBugs)
+		reconcileBugs, listBugs, janitorBugs, retentionBugs, quotaBugs, casBugs, redisBugs, cosmosBugs, dynamoBugs, natsBugs, redisBrokerBugs, sqsBrokerBugs, pubsubBugs, eventHubsBugs, serviceBusBugs, storeBrokerBugs, brokerBugs, tieredBugs, tableBugs, webhookBugs, httpBugs)
 }
 
 // patch is the text of a file with the bug in it.

@@ -382,8 +382,8 @@ var casBugs = []Bug{
 	{
 		Name: "cas-shelf-backwards", Why: "messages that were set aside are tried in the wrong order",
 		File: "store/cas/shelf.go",
-		Old:  `cmp.Compare(a.seq, b.seq)`,
-		New:  `cmp.Compare(b.seq, a.seq)`,
+		Old:  `cmp.Compare(a.Seq, b.Seq)`,
+		New:  `cmp.Compare(b.Seq, a.Seq)`,
 		Test: tableShelf,
 	},
 	{

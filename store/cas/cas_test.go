@@ -139,6 +139,48 @@ func TestConformanceWithDocuments(t *testing.T) {
 	storetest.RunTx(t, h)
 }
 
+// beside runs a function once, after the list of a shelf was read.
+type beside struct {
+	*table
+	do func()
+}
+
+func (b *beside) LoadDoc(ctx context.Context, at cas.DocName) (cas.Doc, error) {
+	is, err := b.table.LoadDoc(ctx, at)
+	if do := b.do; do != nil && at.Name == "shelf/63" { // of consumer c
+		b.do = nil
+		do()
+	}
+	return is, err
+}
+
+// A message that another process takes while a page is read is not ready. With the
+// Version that it has then, the reader would take it from that process.
+func TestWhatWasTakenMeanwhileIsNotReady(t *testing.T) {
+	at := &beside{table: newTable()}
+	d := &desk{cas.Consuming[*batch]{Shelving: cas.Shelving[*batch]{Transactions: &open(at.table).Transactions, Docs: at, MaxDoc: 256 << 10}}}
+	m := store.Shelved{Consumer: "c", State: store.Waiting, Message: broker.Message{ID: "1", Topic: "t"}}
+	if err := d.Shelve(t.Context(), []store.Shelved{m}); err != nil {
+		t.Fatal(err)
+	}
+	ready := store.ShelfQuery{Consumer: "c", Ready: true}
+	before, err := d.Shelved(t.Context(), ready)
+	if err != nil || len(before) != 1 {
+		t.Fatal(before, err)
+	}
+	taken := false
+	at.do = func() {
+		taken = true
+		before[0].Due = time.Hour
+		if err := d.Change(t.Context(), before[0]); err != nil {
+			t.Error(err)
+		}
+	}
+	if after, err := d.Shelved(t.Context(), ready); err != nil || len(after) > 0 || !taken {
+		t.Errorf("ready are %+v, %v", after, err)
+	}
+}
+
 // A shelf that is full refuses messages, and keeps those that it has.
 func TestAFullShelf(t *testing.T) {
 	at := newTable()

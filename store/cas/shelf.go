@@ -358,6 +358,9 @@ func (c *Shelving[Tx]) changeTx(ctx context.Context, tx Tx, m store.Shelved) err
 	}
 	at := slices.IndexFunc(lines, func(l line) bool { return l.Seq == m.Seq })
 	if at < 0 {
+		if now, err := c.headNow(ctx, m.Consumer, m.Seq); err != nil || now.Version != h.Version { // it was deleted between the two reads
+			return cmp.Or(err, fmt.Errorf("%w: shelved message %d is gone", once.ErrLeaseLost, m.Seq))
+		}
 		return fmt.Errorf("%w: shelved message %d of %q is not in the list", once.ErrCorrupt, m.Seq, m.Consumer)
 	}
 	if m.State == store.Handled && m.History == "" {
@@ -481,7 +484,7 @@ func (c *Shelving[Tx]) Shelved(ctx context.Context, q store.ShelfQuery) (page []
 	}
 	type found struct {
 		consumer string
-		seq      int64
+		line
 	}
 	var all []found
 	for _, consumer := range consumers {
@@ -494,16 +497,16 @@ func (c *Shelving[Tx]) Shelved(ctx context.Context, q store.ShelfQuery) (page []
 			if q.NoQueued && queue && l.State == store.Waiting {
 				continue
 			}
-			all = append(all, found{consumer, l.Seq})
+			all = append(all, found{consumer, l})
 		}
 	}
-	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.seq, b.seq) })
+	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.Seq, b.Seq) })
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
 	for _, at := range all {
 		if len(page) == limit {
 			break
 		}
-		m, ok, err := c.message(ctx, at.consumer, at.seq, q.Bodiless, now)
+		m, ok, err := c.message(ctx, at.consumer, at.line, q, now)
 		if err != nil {
 			return nil, err
 		}
@@ -555,11 +558,24 @@ func selected(q store.ShelfQuery, lines []line, now Now) (is []line) {
 	return is
 }
 
-// message returns a message on the shelf. ok is false if it is gone.
-func (c *Shelving[Tx]) message(ctx context.Context, consumer string, seq int64, bodiless bool, now Now) (m store.Shelved, ok bool, err error) {
+// headNow reads the head of a message, whose Version is 0 if the message is gone.
+func (c *Shelving[Tx]) headNow(ctx context.Context, consumer string, seq int64) (h head, err error) {
+	err = c.load(ctx, headDoc(consumer, seq), &h)
+	return h, err
+}
+
+// message returns a message on the shelf that a query has selected by its line. ok
+// is false if it is gone, or has changed since the line was read: whoever was told
+// that it is ready, with the Version that it got when another process took it, would
+// take it too.
+func (c *Shelving[Tx]) message(ctx context.Context, consumer string, of line, q store.ShelfQuery, now Now) (m store.Shelved, ok bool, err error) {
 	var h head
+	seq, bodiless := of.Seq, q.Bodiless
 	if err := c.load(ctx, headDoc(consumer, seq), &h); err != nil || h.Version == 0 {
 		return m, false, err
+	}
+	if h.line != of && (q.Ready || h.State != of.State) {
+		return m, false, nil
 	}
 	m = store.Shelved{Seq: seq, Version: h.Version, Consumer: consumer, Key: h.Key, Origin: string(h.Origin), State: h.State,
 		Attempts: h.Attempts, Reason: string(h.Reason), History: string(h.History), Created: h.Created.Time(), Updated: h.Updated.Time(),
@@ -580,6 +596,9 @@ func (c *Shelving[Tx]) message(ctx context.Context, consumer string, seq int64, 
 	var is content
 	begin, body, _ := bytes.Cut(text, []byte("\n"))
 	if err := json.Unmarshal(begin, &is); err != nil {
+		if now, failed := c.headNow(ctx, consumer, seq); failed != nil || now.Version == 0 { // it was deleted between the reads
+			return m, false, failed
+		}
 		return m, false, fmt.Errorf("%w: the content of shelved message %d: %w", once.ErrCorrupt, seq, err)
 	}
 	m.Message.Time = is.Time

@@ -56,35 +56,37 @@ var consumerBugs = map[string]string{
 	"conflict taken for lost":       "position/in-flight",
 	"looks, then moves":             "position/race",
 
-	"bodies made texts":                "shelf/exact shelf/sealed",
-	"headers made texts":               "shelf/exact",
-	"key lost":                         "shelf/exact shelf/sealed",
-	"bodies cut at 1 MiB":              "shelf/large",
-	"put aside in a commit of its own": "shelf/commits",
-	"put aside again is a change":      "shelf/again shelf/again-tx",
-	"put aside backwards":              "shelf/order shelf/order-tx shelf/exact",
-	"what is invalid is skipped":       "shelf/invalid",
-	"lost beside another":              "shelf/race",
-	"always shelved":                   "shelf/flag",
-	"parked blocks nobody":             "shelf/blocked",
-	"handled blocks":                   "shelf/blocked",
-	"blocked by a snapshot":            "shelf/blocked-fresh",
-	"blocked by what is not committed": "shelf/blocked-fresh",
-	"changes the body":                 "shelf/change",
-	"change forgets the history":       "shelf/change",
-	"changed whatever the version":     "shelf/stale-change shelf/stale-change-tx shelf/change-race",
-	"changed in a commit of its own":   "shelf/change-tx",
-	"handled stays":                    "shelf/handled shelf/blocked-handled",
-	"long reasons are cut":             "shelf/invalid-change",
-	"forgets without a limit":          "shelf/forget",
-	"forgets early":                    "shelf/forget",
-	"states ignored":                   "shelf/selects",
-	"topics without case":              "shelf/selects",
-	"pages overlap":                    "shelf/pages",
-	"pages without a limit":            "shelf/pages",
-	"due at once":                      "shelf/due",
-	"nothing holds":                    "shelf/ready shelf/replay",
-	"parked always holds":              "shelf/ready",
+	"bodies made texts":                  "shelf/exact shelf/sealed",
+	"headers made texts":                 "shelf/exact",
+	"key lost":                           "shelf/exact shelf/sealed",
+	"bodies cut at 1 MiB":                "shelf/large",
+	"put aside in a commit of its own":   "shelf/commits",
+	"put aside again is a change":        "shelf/again shelf/again-tx",
+	"put aside backwards":                "shelf/order shelf/order-tx shelf/exact",
+	"what is invalid is skipped":         "shelf/invalid",
+	"lost beside another":                "shelf/race",
+	"always shelved":                     "shelf/flag",
+	"parked blocks nobody":               "shelf/blocked",
+	"handled blocks":                     "shelf/blocked",
+	"blocked by a snapshot":              "shelf/blocked-fresh",
+	"blocked by what is not committed":   "shelf/blocked-fresh",
+	"changes the body":                   "shelf/change",
+	"change forgets the history":         "shelf/change",
+	"changed whatever the version":       "shelf/stale-change shelf/stale-change-tx shelf/change-race",
+	"changed in a commit of its own":     "shelf/change-tx",
+	"changes of many are changes of all": "shelf/change-many",
+	"queues are listed":                  "shelf/queued",
+	"handled stays":                      "shelf/handled shelf/blocked-handled",
+	"long reasons are cut":               "shelf/invalid-change",
+	"forgets without a limit":            "shelf/forget",
+	"forgets early":                      "shelf/forget",
+	"states ignored":                     "shelf/selects",
+	"topics without case":                "shelf/selects",
+	"pages overlap":                      "shelf/pages",
+	"pages without a limit":              "shelf/pages",
+	"due at once":                        "shelf/due",
+	"nothing holds":                      "shelf/ready shelf/replay",
+	"parked always holds":                "shelf/ready",
 }
 
 func (k *keeper) Shelve(ctx context.Context, ms []store.Shelved) error {
@@ -176,6 +178,20 @@ func (k *keeper) Change(ctx context.Context, m store.Shelved) error {
 	return k.Store.Change(ctx, k.spoilChange(ctx, m))
 }
 
+func (k *keeper) ChangeMany(ctx context.Context, ms []store.Shelved) (changed []bool, err error) {
+	if !k.has("changes of many are changes of all") {
+		return k.Store.ChangeMany(ctx, ms)
+	}
+	for _, m := range ms {
+		m.Version = k.present(ctx, m.Seq).Version
+		changed = append(changed, true)
+		if err := k.Store.Change(ctx, m); err != nil {
+			return nil, err
+		}
+	}
+	return changed, nil
+}
+
 func (k *keeper) ChangeTx(ctx context.Context, tx *memstore.Tx, m store.Shelved) error {
 	if k.has("changed in a commit of its own") {
 		return k.Store.Change(ctx, m)
@@ -201,6 +217,8 @@ func (k *keeper) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelv
 		q.States = nil
 	case "topics without case":
 		q.Topic = ""
+	case "queues are listed":
+		q.NoQueued = false
 	case "pages overlap":
 		q.After--
 	case "pages without a limit":

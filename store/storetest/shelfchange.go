@@ -61,6 +61,64 @@ func (b *txBench[Tx]) shelveBeside(m store.Shelved) error {
 	return b.h.Commit(b, tx)
 }
 
+// shelfChangeMany checks nothing of a shelf that is no store.ShelfBatch.
+func shelfChangeMany[Tx any](b *txBench[Tx]) {
+	many, ok := once.As[store.ShelfBatch](b.txSpread(0))
+	if !ok {
+		return
+	}
+	c := b.consumer("a")
+	b.shelve(aside(c, "1", "k"), aside(c, "2", "k"), aside(c, "3", ""), aside(c, "4", ""))
+	ms := b.shelved(store.ShelfQuery{Consumer: c})
+	b.must("Change", b.shelf(1).Change(b, ms[1]))
+	change := append(ms[:0:0], ms...)
+	for i := range change {
+		change[i].Reason, change[i].Attempts = "many", 7
+	}
+	change[2].State = store.Handled
+	changed, err := many.ChangeMany(b, change)
+	if err != nil || fmt.Sprint(changed) != "[true false true true]" {
+		b.failf("ChangeMany of four messages, of which the second has changed, returned %v, %v", changed, err)
+	}
+	b.wantShelved("one of them was handled", store.ShelfQuery{Consumer: c}, "1", "2", "4")
+	for id, want := range map[string]string{"1": "2 7 many", "2": "2 0 ", "4": "2 7 many"} {
+		m := b.shelvedAs(c, id)
+		if got := fmt.Sprint(m.Version, m.Attempts, " ", m.Reason); got != want {
+			b.failf("after ChangeMany, message %s has Version, Attempts and Reason %q, want %q", id, got, want)
+		}
+	}
+	if changed, err := many.ChangeMany(b, nil); err != nil || len(changed) > 0 {
+		b.failf("ChangeMany of nothing returned %v, %v", changed, err)
+	}
+	invalid := b.shelvedAs(c, "1")
+	invalid.State = 99
+	valid := b.shelvedAs(c, "4")
+	if _, err := many.ChangeMany(b, []store.Shelved{valid, invalid}); !errors.Is(err, once.ErrInvalid) {
+		b.failf("ChangeMany to an unknown state returned %v", err)
+	}
+	b.wantSame("a ChangeMany that is invalid", b.shelvedAs(c, "4"), valid)
+}
+
+func shelfQueued[Tx any](b *txBench[Tx]) {
+	c := b.consumer("a")
+	queue := store.QueueOf(c)
+	b.shelve(aside(c, "1", "k"), aside(queue, "1", "k"), parked(aside(queue, "2", "k")), aside(queue, "3", "k"))
+	b.wantShelved("with a queue, its consumer", store.ShelfQuery{Consumer: c, Ready: true}, "1")
+	b.wantShelved("the queue", store.ShelfQuery{Consumer: queue}, "1", "2", "3")
+	b.wantShelved("what is ready in the queue", store.ShelfQuery{Consumer: queue, Ready: true}, "1")
+	ids := func(q store.ShelfQuery) (all string) {
+		for _, m := range b.shelved(q) {
+			if m.Consumer == c || m.Consumer == queue {
+				all += m.Consumer[len(c):] + m.Message.ID + " "
+			}
+		}
+		return all
+	}
+	if got, want := ids(store.ShelfQuery{Limit: 1000, NoQueued: true}), "1 @@queue2 "; got != want {
+		b.failf("with NoQueued, the shelf has %q, want %q", got, want)
+	}
+}
+
 func shelfChange[Tx any](b *txBench[Tx]) {
 	m := aside(b.consumer("a"), "1", "k")
 	m.Message.Body, m.Message.Header, m.Origin, m.Reason = everyByte(), map[string]string{"a": "b"}, "queue", "boom"

@@ -1,0 +1,94 @@
+package seedbugs
+
+func storeBrokerTest(run string) Test { return Test{"./broker/storebroker", run} }
+
+var storeBrokerBugs = []Bug{
+	{
+		Name: "storebroker-renews-nothing", Why: "a message whose handler is slow goes to another process as well",
+		File: "broker/storebroker/session.go",
+		Old:  `func(row *store.Shelved) { row.Due = s.broker.options.Lease })`,
+		New:  `func(row *store.Shelved) {})`,
+		Test: storeBrokerTest("^TestARenewalWhoseReplyIsLostKeepsTheLease$"),
+	},
+	{
+		Name: "storebroker-forgets-its-renewals", Why: "after a lost reply a session gives up messages that it has",
+		File: "broker/storebroker/session.go",
+		Old:  `if isLost(errs[i]) && a.unsure {`,
+		New:  `if false {`,
+		Test: storeBrokerTest("^TestARenewalWhoseReplyIsLostKeepsTheLease$"),
+	},
+	{
+		Name: "storebroker-drops-what-nobody-takes", Why: "a message without a consumer is gone",
+		File: "broker/storebroker/publisher.go",
+		Old: `		} else {
+			errs[i]`,
+		New: `		} else if false {
+			errs[i]`,
+		Test: storeBrokerTest("^TestALateConsumerGetsWhatFollows$"),
+	},
+	{
+		Name: "storebroker-refuses-when-full", Why: "messages are stuck for good because a queue was full for a moment",
+		File: "broker/storebroker/publisher.go",
+		Old:  `		if len(found) > 0 {`,
+		New:  `		if false {`,
+		Test: storeBrokerTest("^TestAFullQueueIsWaitedFor$"),
+	},
+	{
+		Name: "storebroker-ids-alone", Why: "a second message with an ID is dropped in silence",
+		File: "broker/storebroker/publisher.go",
+		Old:  `if id := m.ID + "#" + seq; len(id) <= name.Limit {`,
+		New:  `if id := m.ID; len(id) <= name.Limit {`,
+		Test: storeBrokerTest("^TestAQueueTakesAPublishedMessageOnce$"),
+	},
+	{
+		Name: "storebroker-takes-whatever-the-version", Why: "an attempt is not counted, so a redelivery counts as new",
+		File: "broker/storebroker/session.go",
+		Old:  `rows[i].Attempts, rows[i].Due, rows[i].Reason = rows[i].Attempts+1, s.broker.options.Lease, s.holder`,
+		New:  `rows[i].Attempts, rows[i].Due, rows[i].Reason = 1, s.broker.options.Lease, s.holder`,
+		Test: storeBrokerTest("^TestTheMessagesOfADeadProcessComeFree$"),
+	},
+	{
+		Name: "storebroker-says-nothing", Why: "nobody learns for whom messages wait",
+		File: "broker/storebroker/session.go",
+		Old:  `renewed := s.broker.options.Lease / 2 //`,
+		New:  `renewed := time.Duration(0) //`,
+		Test: storeBrokerTest("^TestTheMessagesOfADeadProcessComeFree$"),
+	},
+	{
+		Name: "storebroker-seals-nothing", Why: "bodies in a queue can be read in the table",
+		File: "broker/storebroker/publisher.go",
+		Old:  `rows[i] = store.SealShelved(b.sealing, row)`,
+		New:  `rows[i] = row`,
+		Test: Test{"./inbox", "^TestAQueueIsSealed$"},
+	},
+	{
+		Name: "inbox-queue-by-name", Why: "a renamed consumer loses what is in its queue",
+		File: "inbox/session.go",
+		Old:  `source = topic.For(e.keys)`,
+		New:  `source = topic.For(e.Name)`,
+		Test: Test{"./inbox", "^TestARenamedConsumerKeepsItsQueue$"},
+	},
+	{
+		Name: "inbox-retires-over-a-queue", Why: "a consumer is retired with messages in its queue, which nobody handles",
+		File: "inbox/admin_consumer.go",
+		Old: `		for _, consumer := range []string{c.Keys, store.QueueOf(c.Keys)} {
+			q := `,
+		New: `		for _, consumer := range []string{c.Keys} {
+			q := `,
+		Test: Test{"./inbox", "^TestRetireKnowsTheQueue$"},
+	},
+	{
+		Name: "outbox-blames-what-comes-early", Why: "a message is stuck because its consumer did not run yet",
+		File: "outbox/round.go",
+		Old:  `if errors.Is(err, broker.ErrNotYet) {`,
+		New:  `if false {`,
+		Test: Test{"./outbox", "^TestMessagesThatComeTooEarlyWaitUnblamed$"},
+	},
+	{
+		Name: "cas-ready-by-a-torn-read", Why: "two processes take one message that waits on the shelf",
+		File: "store/cas/shelf.go",
+		Old:  `if h.line != of && (q.Ready || h.State != of.State) {`,
+		New:  `if false {`,
+		Test: Test{"./store/cas", "^TestWhatWasTakenMeanwhileIsNotReady$"},
+	},
+}
