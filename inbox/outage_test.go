@@ -345,3 +345,29 @@ func TestPoisonousMessagesOfAQuietTopicAreParkedWithinTheirAttempts(t *testing.T
 		}
 	})
 }
+
+// Also if an attempt takes a while, it is the only one.
+func TestOneMessageOfATopicThatIsDownIsTriedAtATime(t *testing.T) {
+	inEachShape(t, func(t *testing.T, b *bench, consumer func(func(*broker.Message) error) *inbox.Consumer) {
+		var calls, running, most atomic.Int64
+		var down atomic.Bool
+		c := consumer(func(*broker.Message) error {
+			calls.Add(1)
+			n := running.Add(1)
+			defer running.Add(-1)
+			if down.Load() && n > most.Load() {
+				most.Store(n)
+			}
+			time.Sleep(2 * time.Second)
+			return inbox.Unavailable(errors.New("timeout"))
+		})
+		start(t, c)
+		b.publish("orders", numbered(20)...)
+		time.Sleep(time.Minute) // those that had begun before have failed
+		down.Store(true)
+		time.Sleep(10 * time.Minute)
+		if n := most.Load(); n != 1 {
+			t.Errorf("up to %d are tried at the same time, after %d attempts", n, calls.Load())
+		}
+	})
+}

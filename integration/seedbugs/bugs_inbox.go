@@ -128,7 +128,7 @@ var inboxBugs = []Bug{
 		File: "inbox/outage.go",
 		Old:  "	t.next = time.Now().Add(probeTime)\n",
 		New:  "",
-		Test: Test{"./inbox", "^TestUnavailableHoldsTheTopic$|^TestAnOutageParksNothing$/^10h"},
+		Test: Test{"./inbox", "^TestOneMessageOfATopicThatIsDownIsTriedAtATime$"},
 	},
 	{
 		Name: "a-hanging-database-keeps-a-consumer-running",
