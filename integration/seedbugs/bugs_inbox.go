@@ -255,7 +255,7 @@ var inboxBugs = []Bug{
 		Why:  "a consumer with a new name handles everything again",
 		File: "inbox/register.go",
 		Old:  "		case c.Keys != self.Keys && same && !forEach && r.located",
-		New:  "		case c.Keys == \"\" && same && r.located",
+		New:  "		case c.Keys == \"\" && same && !forEach && r.located",
 		Test: Test{"./inbox", "^TestARenameIsNoticed$"},
 	},
 	{
