@@ -273,4 +273,20 @@ var sqlBugs = []Bug{
 		New:  "plain, err := m.Message, error(nil) // set",
 		Test: Test{"./outbox", "^TestADamagedMessageIsStuck$"},
 	},
+	{
+		Name: "a-damaged-time-frees-its-key",
+		Why:  "one damaged bit in key_until makes finished work run again",
+		File: "store/sqlschema/records/records.go",
+		Old:  "r.key_until > {now} OR r.key_until < r.updated - 1000000)`",
+		New:  "r.key_until > {now})`",
+		Test: onEngine("^TestADamagedBitKeepsWorkDone$/^sqlite$"),
+	},
+	{
+		Name: "a-damaged-time-is-forgotten",
+		Why:  "Forget deletes a done record whose key_until has a damaged bit, and its work runs again",
+		File: "store/sqlschema/records/records.go",
+		Old:  `WHERE "key" {in} AND key_until <= {now} AND key_until >= updated - 1000000`,
+		New:  `WHERE "key" {in} AND key_until <= {now}`,
+		Test: onEngine("^TestADamagedBitKeepsWorkDone$/^sqlite$"),
+	},
 }

@@ -190,7 +190,7 @@ func TestDamagedRowsAreCorrupt(t *testing.T) {
 		for id, damage := range map[string]string{
 			"status": "UPDATE once_record SET status = 5 WHERE id = 'status'",
 			"parts":  "UPDATE once_record SET scope = 'tenant two' WHERE id = 'parts'",
-			"freed":  "UPDATE once_record SET scope = 'tenant two', status = 0, key_until = 1 WHERE id = 'freed'",
+			"freed":  "UPDATE once_record SET scope = 'tenant two', status = 0, key_until = 1, updated = 1 WHERE id = 'freed'",
 		} {
 			_, err := s.Claim(t.Context(), request(id, "a"))
 			must(t, err)

@@ -3,7 +3,10 @@ package sqlstore_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"testing"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/name"
@@ -66,4 +69,43 @@ func (e engine) isKey(k once.Key) string {
 		return fmt.Sprintf("`key` = x'%x'", id)
 	}
 	return fmt.Sprintf(`"key" = x'%x'`, id)
+}
+
+// One damaged bit in the time until which a key is kept does not make finished
+// work run again, and Forget does not delete the record.
+func TestADamagedBitKeepsWorkDone(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		s, db := e.migrated(t)
+		for bit := range 63 {
+			id := fmt.Sprint("bit ", bit)
+			rec, err := s.Claim(t.Context(), request(id, "a"))
+			must(t, err)
+			set := settlement(rec, once.Done)
+			set.KeepOutcome, set.KeepKey = 0, 7*24*time.Hour
+			must(t, s.Settle(t.Context(), set))
+			xor := "key_until # (1::bigint << %d)"
+			if e.dialect != sqlstore.PostgreSQL {
+				xor = "(key_until | (1 << %[1]d)) - (key_until & (1 << %[1]d))"
+			}
+			mustExec(t, db, fmt.Sprintf("UPDATE once_record SET key_until = "+xor+" WHERE %s", bit, e.isKey(key(id))))
+		}
+		mustExec(t, db, fmt.Sprintf("UPDATE once_record SET key_until = NULL WHERE %s", e.isKey(key("bit 62"))))
+		_, err := s.Forget(t.Context(), 1000)
+		must(t, err)
+		corrupt := 0
+		for bit := range 63 {
+			rec, err := s.Claim(t.Context(), request(fmt.Sprint("bit ", bit), "b"))
+			if errors.Is(err, once.ErrCorrupt) {
+				corrupt++
+				continue
+			}
+			must(t, err)
+			if rec.Status != once.Done && rec.Status != once.Expired {
+				t.Errorf("after a flip of bit %d, the claim returned %v, attempt %d", bit, rec.Status, rec.Attempt)
+			}
+		}
+		if corrupt < 3 {
+			t.Errorf("%d of 63 flips were noticed", corrupt)
+		}
+	})
 }

@@ -191,7 +191,7 @@ func TestPlansOfForgettingInSQLite(t *testing.T) {
 	for _, analyzed := range []bool{false, true} {
 		if analyzed {
 			e.fillKeys(t, db, "usual", 4, 5000)
-			mustExec(t, db, "UPDATE once_record SET due = 1, key_until = 1", "ANALYZE")
+			mustExec(t, db, "UPDATE once_record SET due = 1, key_until = 1, updated = 1", "ANALYZE")
 		}
 		st := records.New(names)
 		forget, expire := st.ForgetOnly(100)

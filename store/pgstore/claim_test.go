@@ -118,7 +118,7 @@ func TestAClaimOvertakenAfterItsSnapshot(t *testing.T) {
 				return err == nil && n == 1
 			})
 			must(t, f.admin, `INSERT INTO `+f.records()+` (key, scope, operation, id, status, attempt, owner, lease_until, key_until, created, updated)
-				VALUES ($1, $2, $3, $4, `+c.status+`, 5, $5, 9e15, 9e15, 1, 1)`, r.Key.String(), r.Key.Scope, r.Key.Operation, r.Key.ID, winner)
+				VALUES ($1, $2, $3, $4, `+c.status+`, 5, $5, 9e15, CASE `+c.status+` WHEN 0 THEN 9e15 END, 1, 1)`, r.Key.String(), r.Key.Scope, r.Key.Operation, r.Key.ID, winner)
 			if err := lock.Rollback(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -262,7 +262,7 @@ func TestAForeignRowIsNotTakenThoughItsTimeHasPassed(t *testing.T) {
 	if _, err := transact(t.Context(), f.Store, r, nothing); err != nil {
 		t.Fatal(err)
 	}
-	must(t, f.admin, `UPDATE `+f.records()+` SET id = 'other', key_until = 1 WHERE key = $1`, r.Key.String())
+	must(t, f.admin, `UPDATE `+f.records()+` SET id = 'other', key_until = 1, updated = 1 WHERE key = $1`, r.Key.String())
 	_, err := f.Claim(t.Context(), rival(r))
 	wantError(t, err, once.ErrCorrupt)
 	untouched := 0

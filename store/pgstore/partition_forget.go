@@ -195,7 +195,7 @@ FROM {parts} n, clock, pg_class c WHERE n.id = {newest} AND c.oid = '{table}'::r
 
 	duePartsSQL = `SELECT id FROM {parts} WHERE id > $1::bigint AND id < {newest} AND due <= {now} ORDER BY id LIMIT 1`
 
-	countPartSQL = `WITH {clock} SELECT count(*), count(*) FILTER (WHERE key_until > (SELECT now FROM clock)),
+	countPartSQL = `WITH {clock} SELECT count(*), count(*) FILTER (WHERE key_until > (SELECT now FROM clock) OR key_until < updated - 1000000),
 	count(*) FILTER (WHERE key_until IS NULL) FROM {one}`
 
 	// movePartSQL moves the rows that are still needed to the newest partition.
@@ -203,7 +203,7 @@ FROM {parts} n, clock, pg_class c WHERE n.id = {newest} AND c.oid = '{table}'::r
 	// themselves. A statement that waits for a row that is moved finds it gone,
 	// and looks again.
 	movePartSQL = `WITH {clock}, picked AS (
-	SELECT key FROM {one} WHERE key_until > (SELECT now FROM clock) OR
+	SELECT key FROM {one} WHERE key_until > (SELECT now FROM clock) OR key_until < updated - 1000000 OR
 		key_until IS NULL AND NOT (status = 1 AND coalesce(lease_until, 0) > (SELECT now FROM clock)) LIMIT $1::bigint FOR UPDATE SKIP LOCKED),
 moved AS (DELETE FROM {one} WHERE key = ANY (ARRAY(SELECT key FROM picked)) RETURNING *)
 INSERT INTO {table} (part, ` + recordSQL + `) SELECT {newest}, ` + recordSQL + ` FROM moved`

@@ -121,9 +121,9 @@ const (
 due AS (SELECT r.key FROM {table} r WHERE r.key = ANY ($1::uuid[]) AND r.due <= (SELECT now FROM clock) AND ` + pastSQL + ` AND (
 	(r.key, r.owner, r.attempt) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[])) OR
 	r.status = 0 AND (r.key, r.attempt) IN (SELECT * FROM unnest($1::uuid[], $3::bigint[]))) FOR UPDATE SKIP LOCKED),
-forgotten AS (DELETE FROM {table} r WHERE r.key = ANY (ARRAY(SELECT key FROM due)) AND r.key_until <= (SELECT now FROM clock) RETURNING 1),
+forgotten AS (DELETE FROM {table} r WHERE r.key = ANY (ARRAY(SELECT key FROM due)) AND r.key_until BETWEEN r.updated - 1000000 AND (SELECT now FROM clock) RETURNING 1),
 kept AS (UPDATE {table} r SET outcome = NULL, lease_until = 0, due = r.key_until
-	WHERE r.key = ANY (ARRAY(SELECT key FROM due)) AND (r.key_until <= (SELECT now FROM clock)) IS NOT TRUE RETURNING 1)
+	WHERE r.key = ANY (ARRAY(SELECT key FROM due)) AND (r.key_until BETWEEN r.updated - 1000000 AND (SELECT now FROM clock)) IS NOT TRUE RETURNING 1)
 SELECT (SELECT count(*) FROM forgotten) + (SELECT count(*) FROM kept)`
 
 	// reopenSQL keeps the owner, as a settlement that releases a key does: so

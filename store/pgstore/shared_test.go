@@ -85,7 +85,7 @@ func TestRowsAreThoseOfSqlstore(t *testing.T) {
 			}
 			same("forgotten in part")
 		}
-		must(t, f.admin, `UPDATE `+f.records()+` SET key_until = 1, due = 1 WHERE key = $1`, r.Key.String())
+		must(t, f.admin, `UPDATE `+f.records()+` SET key_until = 1, updated = 1, due = 1 WHERE key = $1`, r.Key.String())
 		same("forgotten")
 		if n, err := other.Forget(t.Context(), 10); err != nil || n != 1 {
 			t.Errorf("Forget: %d, %v", n, err)

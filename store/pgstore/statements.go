@@ -75,8 +75,11 @@ const (
 
 	// statusSQL is the status that is returned. That a lease has ended or an
 	// outcome has expired is not stored. Only a row that is done has an
-	// outcome_until: so one damaged bit does not make finished work run again.
-	statusSQL = `CASE WHEN (r.status = 4) <> (r.outcome_until IS NOT NULL) THEN -1
+	// outcome_until, and a key is kept at least until it was settled, which is when
+	// the row was last changed: so one damaged bit does not make finished work run
+	// again.
+	statusSQL = `CASE WHEN (r.status = 4) <> (r.outcome_until IS NOT NULL) OR r.status = 4 AND r.key_until IS NULL
+		OR r.status IN (1, 2, 3) AND r.key_until IS NOT NULL OR r.key_until < r.updated - 1000000 THEN -1
 	WHEN r.status = 1 AND r.lease_until <= clock.now THEN 2
 	WHEN r.status = 4 AND r.outcome_until <= clock.now THEN 5 WHEN r.status BETWEEN 0 AND 4 THEN r.status ELSE -1 END`
 
@@ -92,7 +95,7 @@ const (
 
 	// freeSQL is the condition that the claim of claimSQL may take r.
 	freeSQL = `(r.scope = $2::text AND r.operation = $3::text AND r.id = $4::text AND (
-		r.key_until <= (SELECT now FROM clock) OR r.outcome_until IS NULL AND r.owner <> $5::uuid AND (r.status = 0 OR
+		r.key_until BETWEEN r.updated - 1000000 AND (SELECT now FROM clock) OR r.outcome_until IS NULL AND r.owner <> $5::uuid AND (r.status = 0 OR
 		(r.status = 2 OR r.status = 1 AND r.lease_until <= (SELECT now FROM clock)) AND r.attempt = $6::bigint))) IS TRUE`
 
 	// refusalSQL begins the statements whose ERROR refuses a duplicate. The
@@ -216,7 +219,7 @@ WHERE NOT EXISTS (SELECT FROM {table} r WHERE r.key = u.key OFFSET 0)
 	// takenSQL reads records that are not free for any claim. Those that it
 	// leaves out may be free, which claimSQL decides.
 	takenSQL = `WITH {clock} SELECT u.nth, known.* FROM clock CROSS JOIN unnest($1::uuid[]) WITH ORDINALITY AS u (key, nth)
-CROSS JOIN LATERAL (SELECT {columns} FROM {table} r WHERE r.key = u.key AND (r.key_until <= now OR r.outcome_until IS NULL AND
+CROSS JOIN LATERAL (SELECT {columns} FROM {table} r WHERE r.key = u.key AND (r.key_until BETWEEN r.updated - 1000000 AND now OR r.outcome_until IS NULL AND
 	(r.status IN (0, 2) OR r.status = 1 AND r.lease_until <= now)) IS NOT TRUE OFFSET 0) AS known`
 
 	existSQL = `SELECT EXISTS (SELECT FROM {table} WHERE key = ANY ($1::uuid[]))`
@@ -309,7 +312,7 @@ WHERE r.key = $1::uuid AND r.owner = $2::uuid AND r.attempt = $3::bigint AND r.s
 	stillMovedSQL = `SELECT CAST(CASE count(*) WHEN 0 THEN '` + notMoved + `' ELSE '1' END AS smallint) FROM {position} WHERE id = $1::uuid AND xmin = pg_current_xact_id()::xid`
 
 	getSQL = `WITH {clock} SELECT {columns} FROM {table} r, clock
-WHERE r.key = $1::uuid AND (r.key_until <= clock.now) IS NOT TRUE`
+WHERE r.key = $1::uuid AND (r.key_until BETWEEN r.updated - 1000000 AND clock.now) IS NOT TRUE`
 
 	// forgetSQL skips rows that another transaction is changing, such as
 	// another call of Forget. It selects by an array, for which no plan reads
@@ -319,10 +322,10 @@ WHERE r.key = $1::uuid AND (r.key_until <= clock.now) IS NOT TRUE`
 	// outcome was dropped, and was not empty.
 	forgetSQL = `WITH {clock},
 due AS (SELECT key FROM {table} WHERE due <= (SELECT now FROM clock) ORDER BY due LIMIT $1::bigint FOR UPDATE SKIP LOCKED),
-forgotten AS (DELETE FROM {table} WHERE key = ANY (ARRAY(SELECT key FROM due)) AND key_until <= (SELECT now FROM clock) RETURNING 1),
+forgotten AS (DELETE FROM {table} WHERE key = ANY (ARRAY(SELECT key FROM due)) AND key_until BETWEEN updated - 1000000 AND (SELECT now FROM clock) RETURNING 1),
 kept AS (UPDATE {table} SET outcome = CASE WHEN outcome_until > (SELECT now FROM clock) THEN outcome END,
 	lease_until = CASE WHEN outcome_until <= (SELECT now FROM clock) THEN 0 ELSE lease_until END,
 	due = CASE WHEN outcome_until > (SELECT now FROM clock) THEN outcome_until ELSE key_until END
-	WHERE key = ANY (ARRAY(SELECT key FROM due)) AND (key_until <= (SELECT now FROM clock)) IS NOT TRUE RETURNING 1)
+	WHERE key = ANY (ARRAY(SELECT key FROM due)) AND (key_until BETWEEN updated - 1000000 AND (SELECT now FROM clock)) IS NOT TRUE RETURNING 1)
 SELECT (SELECT count(*) FROM forgotten) + (SELECT count(*) FROM kept)`
 )

@@ -291,7 +291,7 @@ func TestWorkThatLeavesItsTransactionAfterASpeculationIsDoneOnce(t *testing.T) {
 			if _, err := transact(t.Context(), f.Store, r, func(pgx.Tx) error { return nil }); err != nil {
 				t.Fatal(err)
 			}
-			must(t, f.admin, `UPDATE `+f.records()+` SET outcome_until = 1, key_until = 1`)
+			must(t, f.admin, `UPDATE `+f.records()+` SET outcome_until = 1, key_until = 1, updated = 1`)
 			r.Owner = random()
 			r.Speculative, r.Expected = true, &once.Settlement{KeepOutcome: time.Hour, KeepKey: 2 * time.Hour}
 			for i := range 2 {

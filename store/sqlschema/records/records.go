@@ -127,9 +127,13 @@ const (
 	statusSQL = `CASE WHEN {damaged} THEN -1 WHEN r.status = 1 AND r.lease_until <= {now} THEN 2 WHEN r.status = 4 AND r.outcome_until <= {now} THEN 5
 	WHEN r.status BETWEEN 0 AND 4 THEN r.status ELSE -1 END`
 
-	damagedSQL = `(r.status <> 4 AND r.outcome_until IS NOT NULL OR r.status = 4 AND r.outcome_until IS NULL)`
+	damagedSQL = `(r.status <> 4 AND r.outcome_until IS NOT NULL OR r.status = 4 AND r.outcome_until IS NULL
+	OR r.status = 4 AND r.key_until IS NULL OR r.status IN (1, 2, 3) AND r.key_until IS NOT NULL OR r.key_until < r.updated - 1000000)`
 
-	knownSQL = `COALESCE(r.key_until, {now} + 1) > {now}`
+	// knownSQL is false for a row that is past its time. A key is kept at least
+	// until it was settled, which is when the row was last changed: a row with an
+	// earlier key_until is damaged. The second is for clocks that are read twice.
+	knownSQL = `(r.key_until IS NULL OR r.key_until > {now} OR r.key_until < r.updated - 1000000)`
 
 	// freeSQL is false for a row with the parts of another key. Such a row is
 	// damaged, which readers report.
@@ -197,7 +201,7 @@ WHERE r."key" = @key AND r.owner = @owner AND r.attempt = @attempt AND r.status 
 
 	// In PostgreSQL, no plan reads the whole table for an array. A lease of 0
 	// says that the outcome was dropped, since an empty outcome would not tell.
-	forgetSQL = `{due} DELETE FROM {table} WHERE "key" {in} AND key_until <= {now}`
+	forgetSQL = `{due} DELETE FROM {table} WHERE "key" {in} AND key_until <= {now} AND key_until >= updated - 1000000`
 	expireSQL = `{due} UPDATE {table} SET outcome = NULL, lease_until = 0, due = key_until WHERE "key" {in} AND due <= {now}`
 
 	// In PostgreSQL, an update that changes no indexed column is cheap. So a
@@ -211,7 +215,7 @@ WHERE r."key" = @key AND r.owner = @owner AND r.attempt = @attempt AND r.status 
 
 	// With IN, or without these hints, MySQL would scan the whole table and
 	// wait for locked rows.
-	forgetMySQL = `DELETE r FROM ({rows}) AS d STRAIGHT_JOIN {table} AS r FORCE INDEX (PRIMARY) ON r."key" = d.k WHERE r.key_until <= {now}`
+	forgetMySQL = `DELETE r FROM ({rows}) AS d STRAIGHT_JOIN {table} AS r FORCE INDEX (PRIMARY) ON r."key" = d.k WHERE r.key_until <= {now} AND r.key_until >= r.updated - 1000000`
 	expireMySQL = `UPDATE ({rows}) AS d STRAIGHT_JOIN {table} AS r FORCE INDEX (PRIMARY) ON r."key" = d.k
 SET r.outcome = NULL, r.lease_until = 0, r.due = r.key_until WHERE r.due <= {now}`
 )

@@ -114,7 +114,7 @@ const (
 	// onlySQL has a limit because of MySQL, which then reads the rows before it
 	// changes the same table.
 	onlySQL       = `SELECT d."key" AS k FROM {table} AS d{by key} WHERE %s LIMIT @limit{locked}`
-	onlySQLServer = `SELECT d.outcome, d.lease_until, d.due, d.key_until FROM {table} AS d WITH (UPDLOCK, READPAST, READCOMMITTEDLOCK) WHERE %s`
+	onlySQLServer = `SELECT d.outcome, d.lease_until, d.due, d.key_until, d.updated FROM {table} AS d WITH (UPDLOCK, READPAST, READCOMMITTEDLOCK) WHERE %s`
 
 	// dueRecordsSQL returns due rows with the columns of columnsSQL.
 	dueRecordsSQL = `{with} SELECT {top}{bytes}(r."key"), r.scope, r.operation, r.id, 1, ` + leftSQL + `, r.attempt, {bytes}(r.owner),

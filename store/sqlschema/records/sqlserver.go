@@ -64,9 +64,9 @@ END CATCH`
 
 	// pickedSQL skips rows that others have locked, whether
 	// READ_COMMITTED_SNAPSHOT is on or off.
-	pickedSQL = `SELECT TOP (@limit) d.outcome, d.lease_until, d.due, d.key_until FROM {table} AS d WITH (UPDLOCK, READPAST, READCOMMITTEDLOCK)
+	pickedSQL = `SELECT TOP (@limit) d.outcome, d.lease_until, d.due, d.key_until, d.updated FROM {table} AS d WITH (UPDLOCK, READPAST, READCOMMITTEDLOCK)
 WHERE d.due <= {now} ORDER BY d.due`
 
-	forgetSQLServer = `WITH picked AS ({picked}) DELETE FROM picked WHERE key_until <= {now}`
+	forgetSQLServer = `WITH picked AS ({picked}) DELETE FROM picked WHERE key_until <= {now} AND key_until >= updated - 1000000`
 	expireSQLServer = `WITH picked AS ({picked}) UPDATE picked SET outcome = NULL, lease_until = 0, due = key_until`
 )
