@@ -117,8 +117,8 @@ var sqlBugs = []Bug{
 		Name: "key-forgotten-with-its-outcome",
 		Why:  "a duplicate after KeepOutcome is taken for new and runs",
 		File: "store/sqlschema/records/records.go",
-		Old:  "knownSQL = `COALESCE(r.key_until, {now} + 1) > {now}`",
-		New:  "knownSQL = `COALESCE(r.outcome_until, r.key_until, {now} + 1) > {now}`",
+		Old:  "knownSQL = `(r.key_until IS NULL OR r.key_until > {now} OR",
+		New:  "knownSQL = `(COALESCE(r.outcome_until, r.key_until, {now} + 1) > {now} OR",
 		Test: onEngine(sqlite + "claim/expired-stands"),
 	},
 	{
