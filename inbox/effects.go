@@ -209,16 +209,16 @@ func (h *effects[T]) failedEffect(ctx context.Context, it *item, err error, repo
 // effect for which it is not to blame. The key itself counts all.
 const excusedReason = "excused: "
 
-// excused returns how many of the attempts at an effect do not count. It reads
-// them only if the others may be used up.
+// excused returns how many of the attempts at an effect do not count.
 func (h *effects[T]) excused(ctx context.Context, it *item, attempts int64) int64 {
-	if attempts < int64(h.Retry.Attempts) && !h.outages.isDown(it.Message.Topic) {
+	if attempts <= 1 && !h.outages.isDown(it.Message.Topic) {
 		return 0
 	}
 	rec, err := h.store.Get(ctx, it.countKey)
 	if err != nil {
 		return 0
 	}
+	h.endNote(ctx, rec)
 	text, _ := strings.CutPrefix(rec.Reason, excusedReason)
 	n, _ := strconv.ParseInt(text, 10, 64)
 	return min(n, attempts)

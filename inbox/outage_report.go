@@ -61,6 +61,7 @@ func outagesIn(s once.Store, rec once.Record, lately time.Duration) (all []Outag
 // reportOutages writes the outages to the store until ctx ends.
 func (e *env) reportOutages(ctx context.Context) {
 	if rec, err := e.store.Get(ctx, outageKey(e.keys)); err == nil {
+		e.endNote(ctx, rec)
 		e.outages.goOn(outagesIn(e.store, rec, outageKept))
 	}
 	own := make(map[string]bool) // topics that this run has reported

@@ -371,3 +371,23 @@ func TestOneMessageOfATopicThatIsDownIsTriedAtATime(t *testing.T) {
 		}
 	})
 }
+
+// A process that died while it reported an outage leaves nothing that looks like
+// work of unknown outcome.
+func TestAReportThatWasCutIsEnded(t *testing.T) {
+	inEachShape(t, func(t *testing.T, b *bench, consumer func(func(*broker.Message) error) *inbox.Consumer) {
+		key := once.Key{Operation: "billing@@outages", ID: "outages"}
+		claim := once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{1}}, Lease: time.Second}
+		if _, err := b.store.Claim(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		start(t, consumer(func(*broker.Message) error { return nil }))
+		if !sleepUntil(time.Minute, func() bool {
+			rec, err := b.store.Get(t.Context(), key)
+			return err == nil && rec.Status == once.Absent
+		}) {
+			t.Error("it is still unknown")
+		}
+	})
+}

@@ -134,16 +134,40 @@ func (e *env) note(ctx context.Context, key once.Key, keep time.Duration, text f
 	if was.Status == once.Unknown { // a process ended while it wrote
 		claim.Attempt = was.Attempt
 	}
+	settlement := func(rec once.Record) once.Settlement {
+		fence := once.Fence{Key: key, Owner: claim.Owner, Attempt: rec.Attempt}
+		set := once.Settlement{Fence: fence, Status: once.Absent, KeepKey: keep, Reason: text(was, rec.Created.Add(rec.Age))}
+		if set.Reason == "" {
+			set.KeepKey = time.Microsecond
+		}
+		return set
+	}
+	if e.transact != nil { // a process that dies meanwhile leaves no claim
+		recs, err := e.transact(ctx, []once.ClaimRequest{claim}, func(recs []once.Record) ([]once.Settlement, error) {
+			return []once.Settlement{settlement(recs[0])}, nil
+		})
+		if err == nil && !isOurs(recs[0], claim.Owner) {
+			return errNoted
+		}
+		return err
+	}
 	rec, err := e.store.Claim(ctx, claim)
 	if err != nil || !isOurs(rec, claim.Owner) {
 		return cmp.Or(err, errNoted)
 	}
-	claim.Attempt = rec.Attempt
-	set := once.Settlement{Fence: claim.Fence, Status: once.Absent, KeepKey: keep, Reason: text(was, rec.Created.Add(rec.Age))}
-	if set.Reason == "" {
-		set.KeepKey = time.Microsecond
+	return e.store.Settle(ctx, settlement(rec))
+}
+
+// endNote ends a note that a process has begun and not written, because it died.
+func (e *env) endNote(ctx context.Context, rec once.Record) {
+	if rec.Status != once.Unknown {
+		return
 	}
-	return e.store.Settle(ctx, set)
+	fence := once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
+	set := once.Settlement{Fence: fence, Status: once.Absent, KeepKey: time.Microsecond}
+	if err := e.store.Settle(ctx, set); err != nil && !errors.Is(err, once.ErrLeaseLost) {
+		e.logger.WarnContext(ctx, "inbox: the counts of attempts could not be corrected", logs.Spaced(""), "messages", 1, "error", err)
+	}
 }
 
 var errNoted = errors.New("inbox: another process is writing the same note")
