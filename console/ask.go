@@ -303,7 +303,7 @@ func (c *Console) put(q *inquiry, a *asker, i int) {
 	late, end := patient(ctx)
 	defer end()
 	s, rec := r.store, r.record
-	found, err := guarded(late, c, s.Name, func() (reconcile.Finding, error) {
+	found, err := contained(late, c, s.Name, func() (reconcile.Finding, error) {
 		defer func() { <-a.slots }()
 		return c.find(ctx, a, s, rec), nil
 	})

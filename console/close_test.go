@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -169,6 +170,41 @@ func TestAComparisonThatWasGivenUpKeepsItsPlace(t *testing.T) {
 		b.send("charges.csv", "id\n1\n", "operation", "pay", "store", "deaf").is(http.StatusServiceUnavailable)
 		close(deaf.end)
 		synctest.Wait()
+		b.send("charges.csv", "id\n1\n", "operation", "pay", "store", "deaf").is(http.StatusOK)
+	})
+}
+
+// However many people look, and however often, a store that never answers has a
+// bounded number of requests. Afterwards its pages are there again.
+func TestADeafStoreHasABoundedNumberOfRequests(t *testing.T) {
+	faketime.Long(t, func(t *testing.T) {
+		deaf := &going{Store: memstore.New(nil), end: make(chan struct{})}
+		c := open(t, Options{IdleTime: 11 * time.Hour, Stores: []Store{{Name: "deaf", Store: deaf}, {Name: "well", Store: memstore.New(nil)}}})
+		b := as(t, c, decideToken)
+		deaf.gone.Store(true)
+		before := runtime.NumGoroutine()
+		for range 2 * callsAtOnce {
+			b.get("/unknown").is(http.StatusOK).shows("The store deaf does not answer")
+		}
+		synctest.Wait()
+		if more := runtime.NumGoroutine() - before; more > callsAtOnce+10 {
+			t.Errorf("%d goroutines more", more)
+		}
+		if n := len(c.calls["deaf"]); n != callsAtOnce {
+			t.Errorf("%d requests are under way, want %d", n, callsAtOnce)
+		}
+		if n := len(c.calls["well"]); n != 0 {
+			t.Errorf("the other store has %d", n)
+		}
+		deaf.gone.Store(false)
+		close(deaf.end)
+		synctest.Wait()
+		if b.get("/unknown").is(http.StatusOK).hides("does not answer"); len(c.calls["deaf"]) != 0 {
+			t.Error("places are not given back")
+		}
+		b.get("/")
+		time.Sleep(2 * lookEvery)
+		b.get("/").is(http.StatusOK).hides("does not answer", "has not answered")
 		b.send("charges.csv", "id\n1\n", "operation", "pay", "store", "deaf").is(http.StatusOK)
 	})
 }

@@ -235,7 +235,7 @@ func (c *Console) compare(x *comparison) {
 	late, cancel := patient(x.ctx)
 	defer cancel()
 	open := x.open
-	_, err := guarded(late, c, x.Store.Name, func() (struct{}, error) {
+	_, err := contained(late, c, x.Store.Name, func() (struct{}, error) {
 		defer c.comparisons.leave() // until then, the report is in memory
 		return struct{}{}, c.run(x, open)
 	})

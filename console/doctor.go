@@ -126,7 +126,7 @@ func (c *Console) examine(ctx context.Context, s Store) (all []Finding, err erro
 	defer cancel()
 	late, end := patient(ctx)
 	defer end()
-	all, err = guarded(late, c, s.Name, func() (found []Finding, err error) {
+	all, err = contained(late, c, s.Name, func() (found []Finding, err error) {
 		defer c.checkups.returned(s.Name)
 		defer func() {
 			if cause := recover(); cause != nil {

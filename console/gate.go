@@ -259,9 +259,35 @@ func (c *Console) panicked(store string, cause any) error {
 	return errors.New("the store panicked, see the log")
 }
 
-// guarded makes a request of a store. A panic is an error. It does not wait after
-// ctx ends: not every client listens to that.
-func guarded[T any](ctx context.Context, c *Console, store string, request func() (T, error)) (T, error) {
+// callsAtOnce limits the requests of one store for pages, with those that were given
+// up.
+const callsAtOnce = 32
+
+// guarded makes a request of a store for a page. A panic is an error. It does not
+// wait after ctx ends: not every client listens to that. A request that goes on then
+// keeps its place, so that a store which never answers has a bounded number of them,
+// however many people look. Without a place until ctx ends, the request is not made.
+func guarded[T any](ctx context.Context, c *Console, store string, request func() (T, error)) (none T, err error) {
+	places := c.calls[store] // nil: the request is of no store
+	if places != nil {
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			return none, fmt.Errorf("%d requests of it are under way, and none has ended: %w", cap(places), context.Cause(ctx))
+		}
+	}
+	return contained(ctx, c, store, func() (T, error) {
+		if places != nil {
+			defer func() { <-places }()
+		}
+		return request()
+	})
+}
+
+// contained is guarded for work that has a bound of its own, which it leaves when it
+// ends, such as a job or an inquiry. It takes no place: whoever looks cannot keep it
+// from beginning, and it cannot keep others from looking.
+func contained[T any](ctx context.Context, c *Console, store string, request func() (T, error)) (T, error) {
 	return abandon.Ask(ctx, func() (reply T, err error) {
 		defer func() {
 			if cause := recover(); cause != nil {

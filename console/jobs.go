@@ -292,7 +292,7 @@ func (c *Console) carryOut(j *job) (tally, error) {
 		tally
 		err error
 	}
-	done, err := guarded(j.ctx, c, j.Sel.Store, func() (result, error) {
+	done, err := contained(j.ctx, c, j.Sel.Store, func() (result, error) {
 		t, err := j.Verb.run(j.ctx, j.plan, 0, false)
 		return result{t, err}, nil
 	})

@@ -186,8 +186,9 @@ type Console struct {
 	attempts attempts
 	trail    trail
 	names    names
-	sweeps   chan struct{} // a place for each store that is finding ids
-	editing  sync.Mutex    // of consumers
+	sweeps   chan struct{}            // a place for each store that is finding ids
+	calls    map[string]chan struct{} // by the name of the store: a place for each request
+	editing  sync.Mutex               // of consumers
 	sampler  sampler
 	checkups checkups
 	lags     lags
@@ -208,7 +209,10 @@ var _ http.Handler = (*Console)(nil)
 
 // New returns a console. Close it when it is no longer used.
 func New(o Options) (*Console, error) {
-	c := &Console{o: o, log: logs.Of(o.Log), now: time.Now, sweeps: make(chan struct{}, sweepAtOnce)}
+	c := &Console{o: o, log: logs.Of(o.Log), now: time.Now, sweeps: make(chan struct{}, sweepAtOnce), calls: make(map[string]chan struct{})}
+	for _, s := range o.Stores {
+		c.calls[s.Name] = make(chan struct{}, callsAtOnce)
+	}
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("%w: console: %w", once.ErrInvalid, err)
 	}

@@ -207,7 +207,7 @@ func (c *Console) look(ctx context.Context, i int, of Store) (sample, error) {
 	if !busy.CompareAndSwap(false, true) {
 		return sample{}, errBusy
 	}
-	return guarded(ctx, c, of.Name, func() (sample, error) {
+	return contained(ctx, c, of.Name, func() (sample, error) {
 		defer busy.Store(false)
 		return c.read1(ctx, of), nil
 	})

@@ -488,10 +488,10 @@ var consoleBugs = []Bug{
 	{
 		Name: "console-asks-more-at-once", Why: "questions that hang pile up at the other system, beyond AtOnce",
 		File: "console/ask.go",
-		Old: `	found, err := guarded(late, c, s.Name, func() (reconcile.Finding, error) {
+		Old: `	found, err := contained(late, c, s.Name, func() (reconcile.Finding, error) {
 		defer func() { <-a.slots }()`,
 		New: `	defer func() { <-a.slots }()
-	found, err := guarded(late, c, s.Name, func() (reconcile.Finding, error) {`,
+	found, err := contained(late, c, s.Name, func() (reconcile.Finding, error) {`,
 		Test: console("^TestWhatWasGivenUpKeepsItsPlace$"),
 	},
 	{
@@ -580,5 +580,13 @@ var consoleBugs = []Bug{
 		Old:  "status == once.Parked && units[rec.Key]",
 		New:  "status == once.Parked && false && units[rec.Key]",
 		Test: Test{"./console", "^TestOnePoisonMessageCountsOnce$"},
+	},
+	{
+		Name: "a-deaf-store-has-any-number-of-requests",
+		Why:  "a store that ignores its context fills the memory with the requests of people who look",
+		File: "console/gate.go",
+		Old:  "places := c.calls[store]",
+		New:  "places := c.calls[store+\"?\"]",
+		Test: Test{"./console", "^TestADeafStoreHasABoundedNumberOfRequests$"},
 	},
 }
