@@ -125,7 +125,7 @@ func (c *Shelving[Tx]) Consumers(ctx context.Context) (all []store.Consumer, err
 func (c *Shelving[Tx]) load(ctx context.Context, name string, into any) error {
 	doc, err := c.Docs.LoadDoc(ctx, DocName{Name: name})
 	if err == nil {
-		_, err = decodeDoc(name, doc.Text, into)
+		_, err = decodeDoc(name, doc, into)
 	}
 	return err
 }

@@ -38,6 +38,11 @@ type DocName struct {
 type Doc struct {
 	Text    []byte // JSON, or with any bytes; at most MaxDoc of them
 	Version string // as of a row; empty: there is no document
+
+	// Damage is why the document cannot be read, as an error that wraps
+	// once.ErrCorrupt. Then it has no Text, and its Version is that by which the
+	// engine replaces it. One damaged document must not keep others from being read.
+	Damage error
 }
 
 // DocChange is a document that a transaction writes if the stored version is
@@ -66,6 +71,7 @@ func (c *Changes) Docs() (all []DocChange) {
 type docChange struct {
 	DocChange
 	written bool
+	damage  error // of what was read
 }
 
 // find returns a document that the transaction has read, or nil.
@@ -90,14 +96,18 @@ type docs[Tx any] struct {
 func (d docs[Tx]) read(ctx context.Context, name string, into any) (bool, error) {
 	at := DocName{d.place, name}
 	if is := d.changes.find(at); is != nil {
-		return decodeDoc(name, is.Is, into)
+		doc := Doc{Text: is.Is}
+		if !is.written {
+			doc.Damage = is.damage
+		}
+		return decodeDoc(name, doc, into)
 	}
 	was, err := d.engine.LoadDoc(ctx, at)
 	if err != nil {
 		return false, err
 	}
-	d.changes.docs = append(d.changes.docs, &docChange{DocChange: DocChange{DocName: at, Over: was.Version, Is: was.Text}})
-	return decodeDoc(name, was.Text, into)
+	d.changes.docs = append(d.changes.docs, &docChange{DocChange: DocChange{DocName: at, Over: was.Version, Is: was.Text}, damage: was.Damage})
+	return decodeDoc(name, was, into)
 }
 
 // write writes a document that was read: as JSON, or bytes as they are. A nil
@@ -133,8 +143,12 @@ func (d docs[Tx]) create(name string, text []byte) error {
 	return d.write(name, text)
 }
 
-func decodeDoc(name string, text []byte, into any) (bool, error) {
-	if text == nil {
+func decodeDoc(name string, doc Doc, into any) (bool, error) {
+	text := doc.Text
+	switch {
+	case doc.Damage != nil:
+		return false, doc.Damage
+	case text == nil:
 		return false, nil
 	}
 	if raw, ok := into.(*[]byte); ok {

@@ -111,7 +111,7 @@ func (p *Publishing[Tx]) OutboxLeases(ctx context.Context) (as store.Leases, err
 func (p *Publishing[Tx]) leases(ctx context.Context) (l leases, err error) {
 	doc, err := p.Queue.LoadDoc(ctx, DocName{Name: lanesDoc})
 	if err == nil {
-		_, err = decodeDoc(lanesDoc, doc.Text, &l)
+		_, err = decodeDoc(lanesDoc, doc, &l)
 	}
 	return l, err
 }

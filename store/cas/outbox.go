@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -76,16 +77,54 @@ type message struct {
 	// was put.
 	Before *DocName `json:",omitempty"`
 
-	body []byte
+	// Damage is why the message could not be read when its state was changed. Its body
+	// is then all of what was stored.
+	Damage string `json:",omitempty"`
+
+	body   []byte
+	damage error // why it cannot be read now
 }
 
-func readMessage(at DocName, text []byte) (m message, err error) {
-	begin, body, _ := bytes.Cut(text, []byte("\n"))
-	if err := json.Unmarshal(begin, &m); err != nil {
-		return m, fmt.Errorf("%w: the message %s: %w", once.ErrCorrupt, at.Name, err)
+// readMessage reads a message. One that is damaged keeps no other from being read,
+// so it is returned as well, with what its name says of it.
+func readMessage(at place, doc NamedDoc) message {
+	var m message
+	begin, body, _ := bytes.Cut(doc.Text, []byte("\n"))
+	err := doc.Damage
+	if err == nil {
+		err = json.Unmarshal(begin, &m)
 	}
-	m.body = body
-	return m, nil
+	if err == nil && m.Before != nil {
+		_, err = placeOf(*m.Before)
+	}
+	switch {
+	case err == nil && m.Damage != "":
+		err = errors.New(m.Damage)
+	case err == nil && (m.ID == "" || m.Topic == ""):
+		err = errors.New("it has no ID or no topic")
+	case err == nil:
+		m.body = body
+		return m
+	}
+	m = message{Attempts: m.Attempts, Reason: m.Reason, Changed: m.Changed, Created: at.created(), Due: dueOf(doc.Name), Wait: math.MaxInt64,
+		Damage: err.Error(), body: body, damage: fmt.Errorf("%w: the message %s: %w", once.ErrCorrupt, doc.Name, err)}
+	if m.Changed == 0 { // it was put as it is
+		m.body = doc.Text
+	}
+	return m
+}
+
+// created returns about when a message was put, which its number tells.
+func (at place) created() Instant { return Instant(at.seq>>seqBits + seqEpoch) }
+
+// dueOf returns when a Delayed message is due, which its name tells, too.
+func dueOf(name string) Instant {
+	parts := strings.Split(name, "/")
+	if len(parts) != 5 {
+		return 0
+	}
+	at, _ := strconv.ParseInt(parts[3], 16, 64)
+	return Instant(at)
 }
 
 // text encodes a message in up to limit bytes, for which its Reason is cut.
@@ -339,7 +378,7 @@ func (m *message) outgoing(at place, now Now, bodiless bool) store.Outgoing {
 	if at.state == store.Delayed {
 		is.Delay = m.left(now)
 	}
-	if bodiless {
+	if is.Unopened = m.damage; bodiless {
 		return is
 	}
 	is.Message.Body = m.body
@@ -418,10 +457,7 @@ func (p *Publishing[Tx]) change(ctx context.Context, relay [16]byte, ms []store.
 		if err != nil || doc.Version == "" {
 			return err
 		}
-		is, err := readMessage(f.doc, doc.Text)
-		if err != nil {
-			return err
-		}
+		is := readMessage(f.place, NamedDoc{f.doc, doc})
 		change(&is, f.message)
 		moves[i], err = p.moveTo(NamedDoc{f.doc, doc}, is, f.place, to, now)
 		return err
@@ -440,8 +476,15 @@ func (p *Publishing[Tx]) moveTo(doc NamedDoc, is message, at place, to store.Out
 	} else {
 		is.Wait = 0
 	}
+	if is.damage != nil {
+		is.body = is.body[:min(len(is.body), max(p.MaxDoc-2*roomForReason, 0))]
+	}
 	text, err := is.text(p.MaxDoc)
-	return Move{DocName: doc.DocName, Over: doc.Version, To: at.name(is.Due), Is: text}, err
+	m := Move{DocName: doc.DocName, Over: doc.Version, To: at.name(is.Due), Is: text}
+	if doc.Damage != nil {
+		m.Over = "" // what is damaged may be the version
+	}
+	return m, err
 }
 
 // move makes moves of messages, of which empty ones are left out, and returns how
@@ -626,12 +669,9 @@ func (p *Publishing[Tx]) dueIn(ctx context.Context, lane, limit int, now Now) (a
 		for _, doc := range page {
 			at, err := placeOf(doc.DocName)
 			if err != nil {
-				return nil, false, err
+				continue // nobody can name it
 			}
-			is, err := readMessage(doc.DocName, doc.Text)
-			if err != nil {
-				return nil, false, err
-			}
+			is := readMessage(at, doc)
 			all = append(all, delayed{found{place: at}, doc, is})
 			if is.left(now) > 0 || len(all) > limit {
 				return all, false, nil
@@ -685,7 +725,7 @@ func (p *Publishing[Tx]) present(ctx context.Context, page []NamedDoc) ([]NamedD
 		doc := &page[i]
 		at, err := placeOf(doc.DocName)
 		if err != nil {
-			return err
+			return nil // which is left out
 		}
 		is, _ := p.seen.of(at)
 		switch {
@@ -733,13 +773,10 @@ func (p *Publishing[Tx]) forgetIn(ctx context.Context, lane int, keep time.Durat
 			after = doc.Name
 			at, err := placeOf(doc.DocName)
 			if err != nil {
-				return forgotten, err
+				continue // nobody can name it
 			}
-			is, err := readMessage(doc.DocName, doc.Text)
-			if err != nil {
-				return forgotten, err
-			}
-			if now.AtLeastSince(is.Changed) > keep && forgotten+len(moves) < limit {
+			is := readMessage(at, doc)
+			if is.damage == nil && now.AtLeastSince(is.Changed) > keep && forgotten+len(moves) < limit {
 				of, moves = append(of, found{place: at}), append(moves, Move{DocName: doc.DocName, Over: doc.Version})
 			}
 		}
@@ -771,7 +808,7 @@ func (p *Publishing[Tx]) OutboxDepth(ctx context.Context, count int) (depths []s
 				for _, doc := range page {
 					d.Count++
 					if at, err := placeOf(doc.DocName); err == nil {
-						d.Oldest = max(d.Oldest, now.AtLeastSince(Instant(at.seq>>seqBits+seqEpoch)))
+						d.Oldest = max(d.Oldest, now.AtLeastSince(at.created()))
 					}
 				}
 				d.Estimated = d.Count >= max(count, 1)

@@ -129,12 +129,9 @@ func (r *reading[Tx]) more(ctx context.Context, l *laneReader) error {
 	for _, doc := range docs {
 		at, err := placeOf(doc.DocName)
 		if err != nil {
-			return err
+			continue // nobody can name it
 		}
-		is, err := readMessage(doc.DocName, doc.Text)
-		if err != nil {
-			return err
-		}
+		is := readMessage(at, doc)
 		if r.q.Bodiless && r.q.MaxBytes <= 0 {
 			is.body, is.Header = nil, nil
 		}

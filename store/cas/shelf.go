@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -68,6 +69,15 @@ type head struct {
 	Created  Instant
 	Parts    int
 	Content  int64 `json:",omitempty"` // the number that its parts have, if it is not its Seq
+
+	// Damage is set if the head was rebuilt from its line, because it could not be
+	// read: what else it had is lost, such as how many parts there are.
+	Damage string `json:",omitempty"`
+}
+
+// rebuilt returns the head of a message that cannot be read, if that is why.
+func rebuilt(l line, version int64, damage error) (h head, ok bool) {
+	return head{line: l, Version: version, Damage: damage.Error()}, errors.Is(damage, once.ErrCorrupt)
 }
 
 // parts returns the names of the parts of a message.
@@ -313,7 +323,7 @@ func (c *Consuming[Tx]) BlockedTx(ctx context.Context, tx Tx, consumer string, o
 	}
 	var lines []line
 	if is := d.changes.find(DocName{Name: linesDoc(consumer)}); is != nil && is.written {
-		_, err = decodeDoc(is.Name, is.Is, &lines)
+		_, err = decodeDoc(is.Name, Doc{Text: is.Is}, &lines)
 	} else {
 		err = c.load(ctx, linesDoc(consumer), &lines)
 	}
@@ -346,10 +356,11 @@ func (c *Shelving[Tx]) changeTx(ctx context.Context, tx Tx, m store.Shelved) err
 		return err
 	}
 	var h head
-	if _, err := d.read(ctx, headDoc(m.Consumer, m.Seq), &h); err != nil {
-		return err
+	_, damage := d.read(ctx, headDoc(m.Consumer, m.Seq), &h)
+	if damage != nil && !errors.Is(damage, once.ErrCorrupt) {
+		return damage
 	}
-	if h.Version == 0 || h.Version != m.Version {
+	if damage == nil && (h.Version == 0 || h.Version != m.Version) {
 		return fmt.Errorf("%w: shelved message %d is gone, or was changed after version %d", once.ErrLeaseLost, m.Seq, m.Version)
 	}
 	var lines []line
@@ -362,6 +373,9 @@ func (c *Shelving[Tx]) changeTx(ctx context.Context, tx Tx, m store.Shelved) err
 			return cmp.Or(err, fmt.Errorf("%w: shelved message %d is gone", once.ErrLeaseLost, m.Seq))
 		}
 		return fmt.Errorf("%w: shelved message %d of %q is not in the list", once.ErrCorrupt, m.Seq, m.Consumer)
+	}
+	if damage != nil {
+		h, _ = rebuilt(lines[at], m.Version, damage)
 	}
 	if m.State == store.Handled && m.History == "" {
 		if err := d.write(linesDoc(m.Consumer), slices.Delete(lines, at, at+1)); err != nil {
@@ -381,9 +395,14 @@ func (c *Shelving[Tx]) changeTx(ctx context.Context, tx Tx, m store.Shelved) err
 
 // remove deletes the documents of a message, whose head was read.
 func (c *Shelving[Tx]) remove(ctx context.Context, d docs[Tx], consumer string, h head) error {
-	for _, name := range h.parts(consumer) {
-		if _, err := d.read(ctx, name, new([]byte)); err != nil {
+	for i := 0; i < h.Parts || h.Damage != ""; i++ {
+		name := partDoc(consumer, cmp.Or(h.Content, h.Seq), i)
+		is, err := d.read(ctx, name, new([]byte))
+		if err != nil && !errors.Is(err, once.ErrCorrupt) {
 			return err
+		}
+		if h.Damage != "" && !is && err == nil { // which says how many there are
+			break
 		}
 		if err := d.write(name, nil); err != nil {
 			return err
@@ -405,7 +424,9 @@ func (c *Shelving[Tx]) ForgetShelved(ctx context.Context, keep time.Duration, li
 	consumers, err := c.shelfOf(ctx, "")
 	for _, consumer := range consumers {
 		var lines []line
-		if err := c.load(ctx, linesDoc(consumer), &lines); err != nil {
+		if err := c.load(ctx, linesDoc(consumer), &lines); errors.Is(err, once.ErrCorrupt) {
+			continue // which a list shows
+		} else if err != nil {
 			return forgotten, err
 		}
 		for _, l := range lines {
@@ -437,7 +458,10 @@ func (c *Shelving[Tx]) forget(ctx context.Context, consumer string, l line) (gon
 		var h head
 		var lines []line
 		if _, err := d.read(ctx, headDoc(consumer, l.Seq), &h); err != nil {
-			return err
+			is := false
+			if h, is = rebuilt(l, 1, err); !is {
+				return err
+			}
 		}
 		if _, err := d.read(ctx, linesDoc(consumer), &lines); err != nil {
 			return err
@@ -489,7 +513,14 @@ func (c *Shelving[Tx]) Shelved(ctx context.Context, q store.ShelfQuery) (page []
 	var all []found
 	for _, consumer := range consumers {
 		var lines []line
-		if err := c.load(ctx, linesDoc(consumer), &lines); err != nil {
+		err := c.load(ctx, linesDoc(consumer), &lines)
+		if errors.Is(err, once.ErrCorrupt) && q.Consumer == "" { // the others are shown, and that there is one more
+			if q.After == 0 && !q.Ready {
+				page = append(page, store.Shelved{Consumer: consumer, Unopened: err})
+			}
+			continue
+		}
+		if err != nil {
 			return nil, err
 		}
 		_, queue := store.QueueOwner(consumer)
@@ -569,24 +600,37 @@ func (c *Shelving[Tx]) headNow(ctx context.Context, consumer string, seq int64) 
 // that it is ready, with the Version that it got when another process took it, would
 // take it too.
 func (c *Shelving[Tx]) message(ctx context.Context, consumer string, of line, q store.ShelfQuery, now Now) (m store.Shelved, ok bool, err error) {
-	var h head
 	seq, bodiless := of.Seq, q.Bodiless
-	if err := c.load(ctx, headDoc(consumer, seq), &h); err != nil || h.Version == 0 {
-		return m, false, err
+	h, damage := c.headNow(ctx, consumer, seq)
+	switch {
+	case damage != nil:
+		if h, ok = rebuilt(of, 1, damage); !ok {
+			return m, false, damage
+		}
+	case h.Damage != "":
+		damage = fmt.Errorf("%w: shelved message %d of %q: when it was changed: %s", once.ErrCorrupt, seq, consumer, h.Damage)
 	}
-	if h.line != of && (q.Ready || h.State != of.State) {
+	if h.Version == 0 || h.line != of && (q.Ready || h.State != of.State) {
 		return m, false, nil
 	}
-	m = store.Shelved{Seq: seq, Version: h.Version, Consumer: consumer, Key: h.Key, Origin: string(h.Origin), State: h.State,
+	m = store.Shelved{Seq: seq, Unopened: damage, Version: h.Version, Consumer: consumer, Key: h.Key, Origin: string(h.Origin), State: h.State,
 		Attempts: h.Attempts, Reason: string(h.Reason), History: string(h.History), Created: h.Created.Time(), Updated: h.Updated.Time(),
 		Message: broker.Message{ID: h.ID, Topic: h.Topic, OrderingKey: h.Order}}
 	if m.State == store.Waiting {
 		m.Due = h.left(now)
 	}
+	if m.Unopened != nil {
+		return m, true, nil
+	}
 	var text []byte
 	for _, name := range h.parts(consumer) {
 		var piece []byte
-		if err := c.load(ctx, name, &piece); err != nil {
+		err := c.load(ctx, name, &piece)
+		if errors.Is(err, once.ErrCorrupt) {
+			m.Unopened = err
+			return m, true, nil
+		}
+		if err != nil {
 			return m, false, err
 		}
 		if text = append(text, piece...); bodiless && bytes.Contains(piece, []byte("\n")) {
@@ -599,7 +643,8 @@ func (c *Shelving[Tx]) message(ctx context.Context, consumer string, of line, q 
 		if now, failed := c.headNow(ctx, consumer, seq); failed != nil || now.Version == 0 { // it was deleted between the reads
 			return m, false, failed
 		}
-		return m, false, fmt.Errorf("%w: the content of shelved message %d: %w", once.ErrCorrupt, seq, err)
+		m.Unopened = fmt.Errorf("%w: the content of shelved message %d of %q: %w", once.ErrCorrupt, seq, consumer, err)
+		return m, true, nil
 	}
 	m.Message.Time = is.Time
 	if bodiless {
