@@ -168,7 +168,7 @@ func (r *Reconciler) Sweep(ctx context.Context) error {
 }
 
 func (r *Reconciler) newRun() (*run, error) {
-	run := &run{Reconciler: *r, workers: make(map[string]*worker), told: make(map[string]bool)}
+	run := &run{Reconciler: *r, workers: make(map[string]*worker), told: make(map[string]bool), damaged: make(map[string]bool)}
 	run.Every = min(cmp.Or(run.Every, time.Minute), time.Duration(longest)) // of which there is ten times as much
 	run.AskTime = cmp.Or(run.AskTime, 30*time.Second)
 	run.Logger = logs.Of(run.Logger)

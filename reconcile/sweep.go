@@ -28,6 +28,9 @@ type run struct {
 	lister  once.Lister
 	workers map[string]*worker
 	told    map[string]bool // operations without a reconciler that were logged
+
+	damagedMu sync.Mutex // workers list, too
+	damaged   map[string]bool
 }
 
 // find lists the unknown records, and sorts those that are due by their
@@ -78,6 +81,9 @@ func (r *run) each(ctx context.Context, after once.Key, do func(once.Record) (mo
 		if err != nil {
 			return err
 		}
+		for _, damaged := range found.Damaged {
+			r.tellDamaged(ctx, damaged)
+		}
 		for _, rec := range found.Records {
 			if !do(rec) {
 				return nil
@@ -98,6 +104,16 @@ func since(rec *once.Record) time.Duration {
 		return -rec.LeaseLeft
 	}
 	return max(rec.Age, 0)
+}
+
+// tellDamaged logs, once for each, what cannot be read, and so is not asked about.
+func (r *run) tellDamaged(ctx context.Context, err error) {
+	r.damagedMu.Lock()
+	defer r.damagedMu.Unlock()
+	if text := err.Error(); !r.damaged[text] && len(r.damaged) < page {
+		r.damaged[text] = true
+		r.Logger.ErrorContext(ctx, "reconcile: a damaged record is left out", "error", err)
+	}
 }
 
 func (r *run) tell(ctx context.Context, op string) {

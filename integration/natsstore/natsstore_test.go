@@ -49,6 +49,7 @@ func TestConformance(t *testing.T) {
 		ListsOpen:  true,
 		Expires:    true,
 		LearnsTime: true,
+		Damages:    damages(dial(t, server.URL())),
 	})
 }
 

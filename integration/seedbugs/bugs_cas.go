@@ -44,6 +44,20 @@ var casBugs = []Bug{
 		Test: Test{"./store/cas", "^TestALeaseIsNeverShorter$"},
 	},
 	{
+		Name: "cas-one-damaged-message-stops-all", Why: "nothing is published any more",
+		File: "store/cas/outbox.go",
+		Old:  `	case err == nil && (m.ID == "" || m.Topic == ""):`,
+		New:  `	case err == nil && m.ID == "-":`,
+		Test: Test{"./store/cas", "^TestConformanceBesideDamage$"},
+	},
+	{
+		Name: "cas-one-damaged-head-stops-its-shelf", Why: "a consumer tries no message again, and nobody sees its shelf",
+		File: "store/cas/shelf.go",
+		Old:  `Damage: damage.Error()}, errors.Is(damage, once.ErrCorrupt)`,
+		New:  `Damage: damage.Error()}, false`,
+		Test: Test{"./store/cas", "^TestConformanceBesideDamage$"},
+	},
+	{
 		Name: "cas-check-ignored", Why: "a damaged bit makes finished work run again",
 		File: "store/cas/check.go",
 		Old:  `check != r.Check():`,
@@ -247,8 +261,8 @@ var casBugs = []Bug{
 	{
 		Name: "cas-change-of-any-version", Why: "what a person decided is undone by a consumer that read before",
 		File: "store/cas/shelf.go",
-		Old:  `if h.Version == 0 || h.Version != m.Version {`,
-		New:  `if h.Version == 0 {`,
+		Old:  `(h.Version == 0 || h.Version != m.Version) {`,
+		New:  `h.Version == 0 {`,
 		Test: casDocuments,
 	},
 	{

@@ -123,8 +123,10 @@ var dynamoBugs = []Bug{
 	{
 		Name: "dynamo-list-stops-at-a-shard", Why: "stuck keys are not found",
 		File: "store/dynamostore/list.go",
-		Old:  `n, after = n+1, ""`,
-		New:  `n, after = shards, ""`,
+		Old:  `			n++
+`,
+		New: `			n = shards
+`,
 		Test: Test{"./store/dynamostore", "^TestConformance$/^list$"},
 	},
 }

@@ -62,7 +62,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -105,8 +104,7 @@ func ByScope(k once.Key) string { return k.Scope }
 type Store struct {
 	cas.Shelving[*Tx]
 	*cas.Publishing[*Tx]
-	engine  *engine
-	damaged sync.Map // the ids of items that lists have left out
+	engine *engine
 }
 
 var (
@@ -313,7 +311,7 @@ func (s *Store) Forget(ctx context.Context, limit int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	rows, _, err := s.engine.query(ctx, "c.once.outcomeUntil <= @now", limit, s.leaveOut(ctx), parameter("@now", text(now.Earliest())))
+	rows, _, err := s.engine.query(ctx, "c.once.outcomeUntil <= @now", limit, leaveOut(new([]error)), parameter("@now", text(now.Earliest())))
 	forgotten := 0
 	for i := 0; i < len(rows) && err == nil; i++ {
 		var is cas.Stored

@@ -127,6 +127,7 @@ func harness(a *account, claimFirst bool) storetest.TxHarness[*cosmosstore.Tx] {
 		Slow:        true,
 		MaxMessages: 40,
 		MaxBody:     900 << 10,
+		Damages:     a.damages(),
 		Begin: func(context.Context) (*cosmosstore.Tx, error) {
 			tx := begin.Begin()
 			tx.CreateItem(effect("begun")) // messages need the partition key

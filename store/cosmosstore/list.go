@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -39,7 +40,8 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 		from = q.After.UUID()
 	}
 	for r := s.engine.width.after(from); ; {
-		rows, more, err := s.engine.query(ctx, where, largestPage, s.leaveOut(ctx), append(parameters, parameter("@after", r.after), parameter("@to", r.to()))...)
+		var damaged []error
+		rows, more, err := s.engine.query(ctx, where, largestPage, leaveOut(&damaged), append(parameters, parameter("@after", r.after), parameter("@to", r.to()))...)
 		if err != nil {
 			return page, err
 		}
@@ -47,6 +49,7 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 			r.narrow()
 			continue
 		}
+		page.Damaged = append(page.Damaged, damaged...)
 		slices.SortFunc(rows, func(a, b cas.Row) int {
 			x, y := a.Key.UUID(), b.Key.UUID()
 			return bytes.Compare(x[:], y[:])
@@ -80,12 +83,15 @@ func (e *engine) listOne(ctx context.Context, q once.RecordQuery, now cas.Now) (
 	if q.After != (once.Key{}) && bytes.Compare(q.UUID[:], after[:]) <= 0 {
 		return page, nil
 	}
-	fail := func(_ []byte, err error) error { return err }
-	rows, _, err := e.query(ctx, "c.once.uuid = @uuid", 1, fail, parameter("@uuid", hex.EncodeToString(q.UUID[:])))
+	rows, _, err := e.query(ctx, "c.once.uuid = @uuid", 1, leaveOut(&page.Damaged), parameter("@uuid", hex.EncodeToString(q.UUID[:])))
 	if err != nil || len(rows) == 0 {
 		return page, err
 	}
 	is, err := e.Load(ctx, rows[0].Key)
+	if errors.Is(err, once.ErrCorrupt) {
+		page.Damaged = append(page.Damaged, err)
+		return page, nil
+	}
 	if rec := is.Record(now); err == nil && cas.Selects(q, rec, now) {
 		rec.Outcome.Body = nil
 		page.Records = []once.Record{rec}
@@ -119,25 +125,25 @@ func parameter(name string, value any) azcosmos.QueryParameter {
 	return azcosmos.QueryParameter{Name: name, Value: value}
 }
 
-// leaveOut returns what a query does with a damaged item: it logs it, once for
-// each, and goes on, because the rest must be found all the same.
-func (s *Store) leaveOut(ctx context.Context) func([]byte, error) error {
-	return func(text []byte, err error) error {
+// leaveOut returns what a query does with an item that is not a record: it notes
+// why, and goes on, because the rest must be found all the same. An item of an
+// application may have properties like those of a record, and is no concern of it.
+func leaveOut(damaged *[]error) func([]byte, error) {
+	return func(text []byte, err error) {
 		var is struct {
 			ID string `json:"id"`
 		}
 		_ = json.Unmarshal(text, &is) // the service returns JSON
-		if _, told := s.damaged.LoadOrStore(is.ID, true); !told {
-			s.Options().Logger.ErrorContext(ctx, "once: lists leave out a damaged record", "digest", strings.TrimPrefix(is.ID, idPrefix), "error", err)
+		if strings.HasPrefix(is.ID, idPrefix) && !strings.HasPrefix(is.ID, docPrefix) {
+			*damaged = append(*damaged, err)
 		}
-		return nil
 	}
 }
 
 // query returns at most limit records that a condition selects, without the
 // bodies of their outcomes, and whether there are more. It calls damaged with each
-// item that is not a record, and ends if that returns an error.
-func (e *engine) query(ctx context.Context, where string, limit int, damaged func([]byte, error) error, parameters ...azcosmos.QueryParameter) (rows []cas.Row, more bool, err error) {
+// item that is not a record.
+func (e *engine) query(ctx context.Context, where string, limit int, damaged func([]byte, error), parameters ...azcosmos.QueryParameter) (rows []cas.Row, more bool, err error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	pages := e.container.NewQueryItemsPager("SELECT c.id, c.once FROM c WHERE "+where, azcosmos.NewPartitionKey(), &azcosmos.QueryOptions{
@@ -152,9 +158,7 @@ func (e *engine) query(ctx context.Context, where string, limit int, damaged fun
 		for _, text := range page.Items {
 			row, err := decode(text)
 			if err != nil {
-				if err := damaged(text, err); err != nil {
-					return nil, false, err
-				}
+				damaged(text, err)
 				continue
 			}
 			if len(rows) == limit {

@@ -3,13 +3,10 @@ package cosmosstore
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/effectively-once/once"
 )
 
 // looks shares queries for the names of all messages among calls of Queued that
@@ -82,9 +79,14 @@ func (e *engine) names(ctx context.Context, prefix string) ([]string, bool) {
 // most of them if full is true.
 func (e *engine) namesOf(ctx context.Context, after, to string, most int) (names []string, full bool, err error) {
 	err = e.items(ctx, "SELECT c.id, c.once FROM c WHERE "+between, int32(most+1), func(text []byte) (bool, error) {
-		var it docItem
-		if err := json.Unmarshal(text, &it); err != nil {
-			return false, fmt.Errorf("%w: the item of a message: %w", once.ErrCorrupt, err)
+		var it struct {
+			ID   string `json:"id"`
+			Once struct {
+				Out string `json:"out"`
+			} `json:"once"`
+		}
+		if err := json.Unmarshal(text, &it); err != nil || !strings.HasPrefix(it.ID, docPrefix) {
+			return true, nil // an item of an application, with properties like those of a message
 		}
 		names = append(names, it.Once.Out)
 		full = len(names) > most

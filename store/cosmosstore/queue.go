@@ -85,21 +85,34 @@ func docBody(text []byte) *body {
 	return &body{Bytes: text}
 }
 
-// decodeDoc returns the document of an item.
-func decodeDoc(text []byte, version string) (doc cas.NamedDoc, err error) {
+// decodeDoc returns the document of an item. ok is false for the item of an
+// application that has properties like those of a document.
+func decodeDoc(text []byte, version string) (doc cas.NamedDoc, ok bool) {
 	var it docItem
-	if err = json.Unmarshal(text, &it); err == nil && (it.Body == nil || it.Body.Text == nil && it.Body.Bytes == nil || docID(it.Once.Doc) != it.ID) {
+	err := json.Unmarshal(text, &it)
+	if err == nil && (it.Body == nil || it.Body.Text == nil && it.Body.Bytes == nil || docID(it.Once.Doc) != it.ID) {
 		err = errors.New("it has no text, or another name")
 	}
 	if err != nil {
-		return doc, fmt.Errorf("%w: the item of the document %q: %w", once.ErrCorrupt, it.ID, err)
+		var is struct {
+			ID   string          `json:"id"`
+			ETag string          `json:"_etag"`
+			Once json.RawMessage `json:"once"`
+		}
+		_ = json.Unmarshal(text, &is) // the service returns JSON
+		name, ours := strings.CutPrefix(is.ID, docPrefix)
+		var at docName
+		_ = json.Unmarshal(is.Once, &at)
+		doc.DocName = cas.DocName{Place: at.Place, Name: strings.ReplaceAll(name, ".", "/")}
+		doc.Version, doc.Damage = cmp.Or(version, is.ETag), fmt.Errorf("%w: the item of the document %q: %w", once.ErrCorrupt, is.ID, err)
+		return doc, ours
 	}
 	doc.DocName = cas.DocName{Place: it.Once.Place, Name: it.Once.Doc}
 	doc.Version = cmp.Or(version, it.ETag)
 	if doc.Text = it.Body.Bytes; it.Body.Text != nil {
 		doc.Text = []byte(*it.Body.Text)
 	}
-	return doc, nil
+	return doc, true
 }
 
 // LoadDoc returns a document, as the primary replica has it.
@@ -112,8 +125,8 @@ func (e *engine) LoadDoc(ctx context.Context, at cas.DocName) (cas.Doc, error) {
 	if err != nil || found.StatusCode == http.StatusNotFound {
 		return cas.Doc{}, err
 	}
-	doc, err := decodeDoc(found.ResourceBody, string(found.ETag))
-	return doc.Doc, err
+	doc, _ := decodeDoc(found.ResourceBody, string(found.ETag))
+	return doc.Doc, nil
 }
 
 // PlaceOf returns the partition key of a transaction.
@@ -230,9 +243,10 @@ func (e *engine) bound(ctx context.Context, after, to string, limit int) (last s
 // messages returns the messages of a range, by name.
 func (e *engine) messages(ctx context.Context, after, to string) (found []cas.NamedDoc, err error) {
 	err = e.items(ctx, "SELECT c.id, c.once, c.onceBody, c._etag FROM c WHERE "+between, largestPage, func(text []byte) (bool, error) {
-		doc, err := decodeDoc(text, "")
-		found = append(found, doc)
-		return true, err
+		if doc, ok := decodeDoc(text, ""); ok {
+			found = append(found, doc)
+		}
+		return true, nil
 	}, parameter("@after", after), parameter("@to", to))
 	slices.SortFunc(found, func(a, b cas.NamedDoc) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Place, b.Place))

@@ -101,6 +101,7 @@ func harness(t testing.TB, url string, o dynamostore.Options) storetest.TxHarnes
 		Rollback:    func(_ context.Context, tx *dynamostore.Tx) error { return tx.Rollback() },
 		Effect:      func(_ context.Context, tx *dynamostore.Tx, name string) error { return s.effect(tx, name) },
 		Count:       s.count,
+		Damages:     damages(client, o.Table),
 	}
 }
 

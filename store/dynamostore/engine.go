@@ -1,6 +1,7 @@
 package dynamostore
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -121,10 +122,10 @@ func (e *engine) LoadDoc(ctx context.Context, at cas.DocName) (cas.Doc, error) {
 	if err != nil || len(it) == 0 {
 		return cas.Doc{}, err
 	}
-	return e.decodeDoc(at.Name, it)
+	return e.decodeDoc(at.Name, it), nil
 }
 
-func (e *engine) decodeDoc(name string, it item) (cas.Doc, error) {
+func (e *engine) decodeDoc(name string, it item) cas.Doc {
 	d := &decoder{item: it}
 	doc := cas.Doc{Text: d.bytes("bytes"), Version: d.text("version")}
 	if it["text"] != nil {
@@ -132,9 +133,10 @@ func (e *engine) decodeDoc(name string, it item) (cas.Doc, error) {
 	}
 	d.need("a version, and a text or bytes", doc.Version != "" && doc.Text != nil)
 	if d.err != nil {
-		return cas.Doc{}, fmt.Errorf("%w: the item of %s in %s %w", once.ErrCorrupt, name, e.options.Table, d.err)
+		damage := fmt.Errorf("%w: the item of %s in %s %w", once.ErrCorrupt, name, e.options.Table, d.err)
+		return cas.Doc{Version: cmp.Or(doc.Version, "none"), Damage: damage}
 	}
-	return doc, nil
+	return doc
 }
 
 // docWrite returns the write of a document.

@@ -3,11 +3,14 @@ package dynamostore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"encoding/hex"
 	"fmt"
+	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/store/cas"
 )
@@ -45,13 +48,13 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 	}
 	looks := 0
 	for n := first; n < shards; {
-		rows, more, err := e.openAfter(ctx, e.options.shard(n), after, max(limit, defaultPage))
+		rows, damaged, last, err := e.openAfter(ctx, e.options.shard(n), after, max(limit, defaultPage))
 		if err != nil {
 			return once.RecordPage{}, err
 		}
+		page.Damaged = append(page.Damaged, damaged...)
 		for _, row := range rows {
-			id := row.Key.UUID()
-			after, page.Next = hex.EncodeToString(id[:]), row.Key
+			page.Next = row.Key
 			if rec := row.Record(now); cas.Selects(q, rec, now) {
 				page.Records = append(page.Records, rec)
 			}
@@ -62,17 +65,17 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 		if looks += len(rows); looks >= maxLooks {
 			return page, nil
 		}
-		if !more {
-			n, after = n+1, ""
+		if after = last; last == "" {
+			n++
 		}
 	}
 	page.Next = once.Key{}
 	return page, nil
 }
 
-// openAfter returns rows of the index after a digest, and whether there may be
-// more in that shard.
-func (e *engine) openAfter(ctx context.Context, shard, after string, limit int) (rows []cas.Stored, more bool, err error) {
+// openAfter returns rows of the index after a digest, and why others cannot be
+// read. There may be more in that shard after last, unless that is empty.
+func (e *engine) openAfter(ctx context.Context, shard, after string, limit int) (rows []cas.Stored, damaged []error, last string, err error) {
 	o := &e.options
 	out, err := patiently(ctx, func() (*dynamodb.QueryOutput, error) {
 		return e.client.Query(ctx, &dynamodb.QueryInput{
@@ -83,21 +86,28 @@ func (e *engine) openAfter(ctx context.Context, shard, after string, limit int) 
 		}, e.watch(nil))
 	})
 	if err != nil {
-		return nil, false, explain(err)
+		return nil, nil, "", explain(err)
 	}
 	for _, it := range out.Items {
-		row, err := o.decode(it)
-		if err != nil {
-			return nil, false, err
+		if row, err := o.decode(it); err != nil {
+			damaged = append(damaged, err)
+		} else {
+			rows = append(rows, row)
 		}
-		rows = append(rows, row)
 	}
-	return rows, len(out.LastEvaluatedKey) > 0, nil
+	if key, is := out.LastEvaluatedKey[o.PartitionKey].(*types.AttributeValueMemberS); is {
+		last = strings.TrimPrefix(key.Value, o.Prefix)
+	}
+	return rows, damaged, last, nil
 }
 
 // listOne lists at most one record.
 func (e *engine) listOne(ctx context.Context, q once.RecordQuery, now cas.Now) (page once.RecordPage, err error) {
 	row, err := e.load(ctx, q.UUID)
+	if errors.Is(err, once.ErrCorrupt) {
+		page.Damaged = []error{err}
+		return page, nil
+	}
 	after := q.After.UUID()
 	if err != nil || row.Version == "" || q.After != (once.Key{}) && string(q.UUID[:]) <= string(after[:]) {
 		return page, err

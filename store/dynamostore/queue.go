@@ -74,11 +74,7 @@ func (e *engine) Queued(ctx context.Context, prefix, after string, limit int) (f
 				return nil, fmt.Errorf("%w: an item of the index %s in %s has no key", once.ErrCorrupt, o.Index, o.Table)
 			}
 			name := strings.TrimPrefix(key.Value, begin)
-			doc, err := e.decodeDoc(name, it)
-			if err != nil {
-				return nil, err
-			}
-			found = append(found, cas.NamedDoc{DocName: cas.DocName{Name: name}, Doc: doc})
+			found = append(found, cas.NamedDoc{DocName: cas.DocName{Name: name}, Doc: e.decodeDoc(name, it)})
 		}
 		// A page of the service also ends after 1 MB.
 		if in.ExclusiveStartKey = out.LastEvaluatedKey; len(in.ExclusiveStartKey) == 0 {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -39,10 +40,11 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 	}
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
 	for looks := 0; looks < maxLooks || page.Next == (once.Key{}); {
-		rows, last, err := s.bucket.openAfter(ctx, after, max(limit, defaultPage))
+		rows, last, damaged, err := s.bucket.openAfter(ctx, after, max(limit, defaultPage))
 		if err != nil {
 			return page, err
 		}
+		page.Damaged = append(page.Damaged, damaged...)
 		for _, row := range rows {
 			rec := row.Record(now)
 			if page.Next = row.Key; cas.Selects(q, rec, now) {
@@ -65,6 +67,10 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 // listOne lists at most one record.
 func (s *Store) listOne(ctx context.Context, q once.RecordQuery, now cas.Now) (page once.RecordPage, err error) {
 	is, err := s.bucket.load(ctx, q.UUID)
+	if errors.Is(err, once.ErrCorrupt) {
+		page.Damaged = []error{err}
+		return page, nil
+	}
 	if err != nil || q.After != (once.Key{}) && digitsOf(q.UUID) <= digitsOf(q.After.UUID()) {
 		return page, err
 	}
@@ -77,12 +83,12 @@ func (s *Store) listOne(ctx context.Context, q once.RecordQuery, now cas.Now) (p
 
 // openAfter returns open rows whose digits are greater than after. It looks at
 // limit keys, of which last are the digits of the last, or at fewer if there are
-// no more. Then last is empty. It deletes messages that settlements have left
-// behind.
-func (b *bucket) openAfter(ctx context.Context, after string, limit int) (rows []cas.Row, last string, err error) {
-	all, err := b.openDigits(ctx, after, limit)
+// no more. Then last is empty. damaged is why some cannot be read. It deletes
+// messages that settlements have left behind.
+func (b *bucket) openAfter(ctx context.Context, after string, limit int) (rows []cas.Row, last string, damaged []error, err error) {
+	all, damaged, err := b.openDigits(ctx, after, limit)
 	if err != nil {
-		return nil, "", err
+		return nil, "", nil, err
 	}
 	found := make([]cas.Stored, len(all))
 	errs := make([]error, len(all))
@@ -98,26 +104,28 @@ func (b *bucket) openAfter(ctx context.Context, after string, limit int) (rows [
 	readers.Wait()
 	for i, is := range found {
 		switch {
+		case errors.Is(errs[i], once.ErrCorrupt):
+			damaged = append(damaged, errs[i])
 		case errs[i] != nil:
-			return nil, "", errs[i]
+			return nil, "", nil, errs[i]
 		case is.Open():
 			rows = append(rows, is.Row)
 		case is.Version != "":
 			if err := b.removeBefore(ctx, all[i], is.Version); err != nil {
-				return nil, "", err
+				return nil, "", nil, err
 			}
 		}
 	}
 	if len(all) == limit {
 		last = all[limit-1]
 	}
-	return rows, last, nil
+	return rows, last, damaged, nil
 }
 
 const concurrentReads = 16
 
 // openDigits returns the digits of open keys, in their order.
-func (b *bucket) openDigits(ctx context.Context, after string, limit int) (all []string, err error) {
+func (b *bucket) openDigits(ctx context.Context, after string, limit int) (all []string, damaged []error, err error) {
 	const hexDigits = "0123456789abcdef"
 	first := 0
 	if after != "" {
@@ -129,23 +137,24 @@ func (b *bucket) openDigits(ctx context.Context, after string, limit int) (all [
 			return (*b.stream.Load()).Info(ctx, jetstream.WithSubjectFilter(filter))
 		})
 		if err != nil {
-			return nil, fmt.Errorf("natsstore: list %s: %w", filter, err)
+			return nil, nil, fmt.Errorf("natsstore: list %s: %w", filter, err)
 		}
 		from := len(all)
 		for subject := range info.State.Subjects {
 			digits := strings.TrimPrefix(subject, filter[:len(filter)-1])
 			if n, err := hex.DecodeString(digits); err != nil || len(n) != 16 {
-				return nil, fmt.Errorf("%w: natsstore: the bucket %s has the subject %s", once.ErrCorrupt, b.name, subject)
+				damaged = append(damaged, fmt.Errorf("%w: natsstore: the bucket %s has the subject %s", once.ErrCorrupt, b.name, subject))
+				continue
 			}
 			if digits > after {
 				all = append(all, digits)
 			}
 		}
 		if slices.Sort(all[from:]); len(all) >= limit {
-			return all[:limit], nil
+			return all[:limit], damaged, nil
 		}
 	}
-	return all, nil
+	return all, damaged, nil
 }
 
 // removeBefore deletes the message of an open row that was replaced by a later
@@ -171,7 +180,7 @@ func (b *bucket) sweep(ctx context.Context, limit int) error {
 	if swept := b.swept.Load(); swept != nil {
 		after = *swept
 	}
-	_, last, err := b.openAfter(ctx, after, min(limit, maxLooks))
+	_, last, _, err := b.openAfter(ctx, after, min(limit, maxLooks))
 	if err == nil {
 		b.swept.Store(&last)
 	}

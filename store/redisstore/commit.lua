@@ -31,7 +31,7 @@ for i = 1, tonumber(take()) do
 	local d = { key = KEYS[3 * #changes + i] }
 	d.old, d.flat = read(d.key)
 	d.name = take()
-	if (d.old.version or '') ~= take() then
+	if (d.old.version or d.flat[1] and 'none' or '') ~= take() then -- 'none': it is damaged
 		return { 'stale' }
 	end
 	d.keeps, d.text, d.expires = take() == '1', take(), take()

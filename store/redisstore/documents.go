@@ -1,8 +1,10 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -45,12 +47,15 @@ func (e engine) LoadDoc(ctx context.Context, at cas.DocName) (cas.Doc, error) {
 	if err := e.ready(ctx); err != nil {
 		return cas.Doc{}, err
 	}
-	const parts = 4 // the time, and three fields
+	const parts = 5 // the time, three fields, and whether it is damaged
 	sent := time.Now()
 	reply, err := e.run(ctx, e.scripts.loadDoc, []string{e.docKey(at.Name), e.indexKey()}).StringSlice()
 	if err != nil {
 		e.checkAgain(err)
-		return cas.Doc{}, explain(err)
+		if err = explain(err); errors.Is(err, once.ErrCorrupt) {
+			return damagedDoc(at.Name, err.Error()), nil
+		}
+		return cas.Doc{}, err
 	}
 	if len(reply) != parts {
 		return cas.Doc{}, errReply(reply)
@@ -63,10 +68,20 @@ func (e engine) LoadDoc(ctx context.Context, at cas.DocName) (cas.Doc, error) {
 	if why := reply[3]; why != "" && ctx.Value(inspecting{}) == nil {
 		return cas.Doc{}, fmt.Errorf("%w: redisstore: a position, until it is set: %s", once.ErrParked, why)
 	}
-	if reply[1] == "" {
+	switch {
+	case reply[4] == "1":
+		doc := damagedDoc(at.Name, "it lacks its version or its text")
+		doc.Version = cmp.Or(reply[1], doc.Version)
+		return doc, nil
+	case reply[1] == "":
 		return cas.Doc{}, nil
 	}
 	return cas.Doc{Text: []byte(reply[2]), Version: reply[1]}, nil
+}
+
+// damagedDoc is a document that exists and cannot be read.
+func damagedDoc(name, why string) cas.Doc {
+	return cas.Doc{Version: "none", Damage: fmt.Errorf("%w: redisstore: the document %s: %s", once.ErrCorrupt, name, why)}
 }
 
 func errReply(reply []string) error {
@@ -110,7 +125,11 @@ func (e engine) Queued(ctx context.Context, prefix, after string, limit int) (al
 			return nil, errReply(reply)
 		}
 		for d := range slices.Chunk(reply[1:], 3) {
-			all = append(all, cas.NamedDoc{DocName: cas.DocName{Name: d[0]}, Doc: cas.Doc{Version: d[1], Text: []byte(d[2])}})
+			doc := cas.Doc{Version: d[1], Text: []byte(d[2])}
+			if d[1] == "" {
+				doc = damagedDoc(d[0], d[2])
+			}
+			all = append(all, cas.NamedDoc{DocName: cas.DocName{Name: d[0]}, Doc: doc})
 		}
 		if reply[0] == "" {
 			break

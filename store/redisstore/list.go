@@ -37,14 +37,16 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
 	batch := max(limit, defaultPage) // a small page may have to look at many records
 	for looks := 0; ; {
-		ids, err := s.openAfter(ctx, after, batch)
+		ids, bad, err := s.openAfter(ctx, after, batch)
 		if err != nil {
 			return page, err
 		}
-		recs, err := s.all(ctx, ids)
+		page.Damaged = append(page.Damaged, bad...)
+		recs, damaged, err := s.all(ctx, ids)
 		if err != nil {
 			return page, err
 		}
+		page.Damaged = append(page.Damaged, damaged...)
 		for _, rec := range recs {
 			if rec.Attempt == 0 {
 				continue // deleted by hand, and no longer among the open ones
@@ -70,6 +72,10 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 // listOne lists at most one record.
 func (s *Store) listOne(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
 	rec, err := s.record(ctx, s.scripts.get, q.UUID)
+	if errors.Is(err, once.ErrCorrupt) {
+		page.Damaged = []error{err}
+		return page, nil
+	}
 	after := q.After.UUID()
 	if err != nil || rec.Attempt == 0 || q.After != (once.Key{}) && string(q.UUID[:]) <= string(after[:]) {
 		return page, err
@@ -87,8 +93,9 @@ func selects(q once.RecordQuery, rec once.Record) bool {
 		(q.Unchanged <= 0 || rec.Age-rec.Updated.Sub(rec.Created) >= q.Unchanged)
 }
 
-// openAfter returns the digests of open records after one, up to limit.
-func (s *Store) openAfter(ctx context.Context, after string, limit int) (ids [][16]byte, err error) {
+// openAfter returns the digests of open records after one, up to limit, and what
+// is among them and is none.
+func (s *Store) openAfter(ctx context.Context, after string, limit int) (ids [][16]byte, damaged []error, err error) {
 	first, least := 0, "-"
 	if after != "" {
 		n, _ := hex.DecodeString(after[:2])
@@ -98,7 +105,7 @@ func (s *Store) openAfter(ctx context.Context, after string, limit int) (ids [][
 		return p.ZCard(ctx, s.open(first+i))
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var filled []int
 	for i, n := range counts {
@@ -117,26 +124,26 @@ func (s *Store) openAfter(ctx context.Context, after string, limit int) (ids [][
 			return p.ZRangeArgs(ctx, redis.ZRangeArgs{Key: s.open(some[i]), ByLex: true, Start: from, Stop: "+", Count: int64(limit)})
 		})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, m := range members {
 			for _, text := range m.Val() {
 				digest, err := hex.DecodeString(text)
 				if err != nil || len(digest) != len([16]byte{}) {
-					s.leftOut(ctx, text, fmt.Errorf("%w: the open records have a member that is no digest", once.ErrCorrupt))
+					damaged = append(damaged, fmt.Errorf("%w: the open records have the member %.40q, which is no digest", once.ErrCorrupt, text))
 					continue
 				}
 				ids = append(ids, [16]byte(digest))
 			}
 		}
 	}
-	return ids[:min(len(ids), limit)], nil
+	return ids[:min(len(ids), limit)], damaged, nil
 }
 
 // all returns the records of digests that are among the open ones, in one round
 // trip to each server if it knows the script, and two if not. It removes those
-// without a record.
-func (s *Store) all(ctx context.Context, ids [][16]byte) ([]once.Record, error) {
+// without a record, and returns why others cannot be read.
+func (s *Store) all(ctx context.Context, ids [][16]byte) (recs []once.Record, damaged []error, err error) {
 	run := func(script func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd) ([]*redis.Cmd, error) {
 		return pipelined(ctx, s, len(ids), func(p redis.Pipeliner, i int) *redis.Cmd {
 			return script(ctx, p, s.keys(ids[i]), digest(ids[i]))
@@ -146,7 +153,7 @@ func (s *Store) all(ctx context.Context, ids [][16]byte) ([]once.Record, error) 
 	if slices.ContainsFunc(rows, func(row *redis.Cmd) bool { return redis.HasErrorPrefix(row.Err(), "NOSCRIPT") }) {
 		rows, _ = run(s.scripts.open.Eval)
 	}
-	recs := make([]once.Record, len(ids))
+	recs = make([]once.Record, len(ids))
 	for i := range ids {
 		row, err := rows[i].StringSlice()
 		if err == nil {
@@ -154,20 +161,12 @@ func (s *Store) all(ctx context.Context, ids [][16]byte) ([]once.Record, error) 
 		}
 		if err = explain(err); errors.Is(err, once.ErrCorrupt) {
 			recs[i] = once.Record{}
-			s.leftOut(ctx, digest(ids[i]), err)
+			damaged = append(damaged, err)
 		} else if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return recs, nil
-}
-
-// leftOut logs, once for each, what a list leaves out because it is damaged: the
-// rest must be found all the same.
-func (s *Store) leftOut(ctx context.Context, what string, err error) {
-	if _, told := s.damaged.LoadOrStore(what, true); !told {
-		s.options.Logger.ErrorContext(ctx, "once: lists leave out a damaged record", "digest", what, "error", err)
-	}
+	return recs, damaged, nil
 }
 
 // pipelined sends n commands together, and returns their results. They are not

@@ -6,7 +6,10 @@ local rev, made, rings = ARGV[1], {}, false
 for i = 1, (#KEYS - 2) / 2 do
 	local from, to = KEYS[2 * i + 1], KEYS[2 * i + 2]
 	local name, over, toName, text = unpack(ARGV, 4 * i - 2, 4 * i + 1)
-	local version = redis.call('HGET', from, 'version')
+	local version = redis.pcall('HGET', from, 'version')
+	if (not version or type(version) == 'table') and redis.call('EXISTS', from) == 1 then -- it is damaged
+		version = ''
+	end
 	made[i] = 0
 	if version and (over == '' or over == version) and (toName == '' or toName == name or redis.call('EXISTS', to) == 0) then
 		made[i] = 1
@@ -17,6 +20,9 @@ for i = 1, (#KEYS - 2) / 2 do
 			-- In this order, what fails in between is there twice, and not lost.
 			if isMessage(toName) then
 				redis.call('ZADD', KEYS[1], 0, toName)
+			end
+			if version == '' and toName == name then
+				redis.call('DEL', from)
 			end
 			redis.call('HSET', to, 'text', text, 'version', rev, 'expires', '')
 			if toName ~= name then

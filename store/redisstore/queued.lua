@@ -7,8 +7,11 @@ redis.call('PERSIST', KEYS[1]) -- as in record.lua
 local names = redis.call('ZRANGEBYLEX', KEYS[1], from, to, 'LIMIT', 0, limit)
 local answer, bytes, last = { '' }, 0, nil
 for i, name in ipairs(names) do
-	local fields = redis.call('HMGET', documents .. name, 'version', 'text')
-	if fields[1] then
+	local fields = redis.pcall('HMGET', documents .. name, 'version', 'text')
+	if fields.err or not (fields[1] and fields[2]) and redis.call('EXISTS', documents .. name) == 1 then -- it is damaged
+		local n = #answer
+		answer[n + 1], answer[n + 2], answer[n + 3] = name, '', fields.err or 'it lacks its version or its text'
+	elseif fields[1] then
 		local n = #answer
 		answer[n + 1], answer[n + 2], answer[n + 3] = name, fields[1], fields[2]
 		bytes, last = bytes + #fields[2], { documents .. name, fields[1] }

@@ -66,7 +66,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -127,7 +126,6 @@ type Store struct {
 
 	lost    lossrate.Rate // claims that met a finished key
 	noGetEx atomic.Bool   // the server does not have it for this user: it is older than Redis 6.2, or its rules are
-	damaged sync.Map      // what lists leave out, and have logged
 	checked atomic.Int64  // when the servers were last seen to keep what they have, by sinceStart; 0: to be checked
 }
 

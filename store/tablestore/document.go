@@ -56,7 +56,12 @@ func (e *engine) loadDoc(ctx context.Context, at cas.DocName) (is doc, err error
 	}
 	var entity aztables.EDMEntity
 	if err := json.Unmarshal(text, &entity); err != nil {
-		return is, fmt.Errorf("%w: tablestore: the document %s: %w", once.ErrCorrupt, at.Name, err)
+		var keys struct {
+			ETag string `json:"odata.etag"`
+		}
+		_ = json.Unmarshal(text, &keys)
+		is.Version, is.Damage = keys.ETag, fmt.Errorf("%w: tablestore: the document %s: %w", once.ErrCorrupt, at.Name, err)
+		return is, nil
 	}
 	r := &reader{all: entity.Properties}
 	if read[bool](r, "Tombstone", false) {
@@ -68,7 +73,7 @@ func (e *engine) loadDoc(ctx context.Context, at cas.DocName) (is doc, err error
 		is.Text = append(is.Text, read[aztables.EDMBinary](r, partName(part), true)...)
 	}
 	if r.bad != "" || len(is.Text) != size || is.Version == "" {
-		return is, fmt.Errorf("%w: tablestore: the document %s in the partition %q is damaged", once.ErrCorrupt, at.Name, partition)
+		is.Text, is.Damage = nil, fmt.Errorf("%w: tablestore: the document %s in the partition %q is damaged", once.ErrCorrupt, at.Name, partition)
 	}
 	return is, nil
 }

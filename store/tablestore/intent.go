@@ -183,7 +183,7 @@ func (e *engine) Queued(ctx context.Context, prefix, after string, limit int) (p
 		err = inParallel(len(entities), func(n int) error {
 			i, err := readIntent(entities[n])
 			if err != nil {
-				return err
+				return nil // it does not name a message
 			}
 			some[n], err = e.readQueued(ctx, i.tag, i.DocName, func() (cas.Doc, error) { return e.resolve(ctx, i, now) })
 			return err

@@ -77,6 +77,9 @@ func (l *lister) one(ctx context.Context) (err error) {
 	} else {
 		is, err = l.find(ctx, id)
 	}
+	if errors.Is(err, once.ErrCorrupt) {
+		l.page.Damaged, err = append(l.page.Damaged, err), nil
+	}
 	if err == nil && is.Version != "" && (l.query.After == once.Key{} || l.isAfter(is.Key)) {
 		l.add(is)
 	}
@@ -100,7 +103,7 @@ func (l *lister) find(ctx context.Context, id [16]byte) (is cas.Stored, err erro
 		}
 	}
 	if len(found) > 0 {
-		is = found[0]
+		return found[0], nil
 	}
 	return is, err
 }
@@ -127,7 +130,9 @@ func (l *lister) scan(ctx context.Context) error {
 	for _, filter := range filters {
 		for at := (place{}); ; {
 			found, next, err := l.rows(ctx, filter, at)
-			if err != nil {
+			if errors.Is(err, once.ErrCorrupt) {
+				l.page.Damaged = append(l.page.Damaged, err)
+			} else if err != nil {
 				return err
 			}
 			for _, is := range found {
@@ -173,10 +178,20 @@ func (l *lister) index(ctx context.Context) error {
 			for len(ids[i]) > 0 {
 				next := ids[i][:min(len(ids[i]), batch)]
 				rows := make([]cas.Stored, len(next))
-				if err := inParallel(len(next), func(j int) (err error) { rows[j], err = l.loadDigest(ctx, next[j]); return err }); err != nil {
+				damaged := make([]error, len(next))
+				err := inParallel(len(next), func(j int) (err error) {
+					if rows[j], err = l.loadDigest(ctx, next[j]); errors.Is(err, once.ErrCorrupt) {
+						damaged[j], err = err, nil
+					}
+					return err
+				})
+				if err != nil {
 					return err
 				}
-				for _, is := range rows {
+				for j, is := range rows {
+					if damaged[j] != nil {
+						l.page.Damaged = append(l.page.Damaged, damaged[j])
+					}
 					if is.Version != "" && !l.add(is) {
 						return nil
 					}
@@ -236,13 +251,13 @@ func (l *lister) loadDigest(ctx context.Context, text string) (is cas.Stored, er
 type place struct{ partition, row string }
 
 // query returns rows, and where it goes on. If some are damaged, it returns the
-// others, and once.ErrCorrupt.
+// others, and why: each error is once.ErrCorrupt.
 func (e *engine) query(ctx context.Context, filter string, from place, limit int) (found []cas.Stored, next place, err error) {
 	entities, next, err := e.entities(ctx, filter, from, limit)
 	for _, text := range entities {
 		is, damage := decode(text)
 		if damage != nil {
-			err = damage
+			err = errors.Join(err, damage)
 			continue
 		}
 		found = append(found, is)

@@ -102,6 +102,7 @@ func txHarness(c *aztables.Client, o tablestore.Options) storetest.TxHarness[*ta
 		ClaimsFirst: o.ClaimFirst,
 		MaxMessages: 40, // with the documents of their ordering keys
 		MaxBody:     590 << 10,
+		Damages:     damages(c),
 		Begin: func(context.Context) (*tablestore.Tx, error) { // with a partition, which messages need
 			tx := s.Begin()
 			begun := effect("all", "begun", "begun")
