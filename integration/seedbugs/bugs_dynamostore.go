@@ -123,7 +123,7 @@ var dynamoBugs = []Bug{
 	{
 		Name: "dynamo-list-stops-at-a-shard", Why: "stuck keys are not found",
 		File: "store/dynamostore/list.go",
-		Old:  `			n++
+		Old: `			n++
 `,
 		New: `			n = shards
 `,

@@ -2,8 +2,10 @@ package cas
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/store"
 )
 
@@ -25,7 +27,7 @@ func (p *Publishing[Tx]) noteDecision(ctx context.Context) error {
 			return err
 		}
 		var last decision
-		if _, err := d.read(ctx, decidedDoc, &last); err != nil {
+		if _, err := d.read(ctx, decidedDoc, &last); err != nil && !errors.Is(err, once.ErrCorrupt) {
 			return err
 		}
 		return d.writeUntil(decidedDoc, decision{max(now.Changed(), last.At)}, now.In(2*decisionTime))
@@ -44,7 +46,9 @@ func (p *Publishing[Tx]) DecidedOutgoing(ctx context.Context) (ms []store.Outgoi
 		return nil, err
 	}
 	var last decision
-	if _, err := decodeDoc(decidedDoc, doc.Text, &last); err != nil {
+	if _, err := decodeDoc(decidedDoc, doc, &last); errors.Is(err, once.ErrCorrupt) {
+		last.At = now.Changed() // it may have been lately
+	} else if err != nil {
 		return nil, err
 	}
 	if now.AtLeastSince(last.At) > decisionTime {
