@@ -99,14 +99,14 @@ func TestARelayThatRenewsIsNotSaidToHaveEnded(t *testing.T) {
 // slowLeases is a store whose LeaseLanes hangs, whatever its context.
 type slowLeases struct {
 	store.Relayable
-	first *atomic.Bool
+	calls *atomic.Int32
 	hangs chan struct{}
 }
 
 func (s slowLeases) LeaseLanes(ctx context.Context, relay [16]byte, ttl time.Duration, lanes []int) (store.Leases, error) {
 	as, err := s.Relayable.LeaseLanes(context.WithoutCancel(ctx), relay, ttl, lanes)
-	if as.Relays = 2; s.first.CompareAndSwap(false, true) {
-		as.Relays = 1 // so that half of the lanes are surplus later
+	if as.Relays = 1; s.calls.Add(1) > 2 {
+		as.Relays = 2 // half of the lanes are surplus now
 	}
 	<-s.hangs
 	return as, err
@@ -120,8 +120,15 @@ func TestPublishingDoesNotWaitForARequestOfLeases(t *testing.T) {
 		for range 3 { // that there are lanes, the first ones, and that there are too many
 			hangs <- struct{}{}
 		}
+		var calls atomic.Int32
+		b.sender.set(nil, func(*broker.Message) error {
+			for calls.Load() < 4 { // until there are lanes to give up, and the next request hangs
+				time.Sleep(10 * time.Millisecond)
+			}
+			return nil
+		})
 		r := b.relay()
-		r.Store = slowLeases{b.store, new(atomic.Bool), hangs}
+		r.Store = slowLeases{b.store, &calls, hangs}
 		stop := b.run(r)
 		for i := range 30 {
 			b.put(some(20, "m"+string(rune('a'+i)), "")...)
