@@ -103,7 +103,7 @@ var parameterTypes = map[string]columnType{
 
 	"scope": partType, "operation": partType, "id": partType, "type": partType, "name": partType, "source": partType,
 	"keys": partType, "partition": partType, "log": partType, "from": partType, "message": partType, "topic": partType,
-	"ordering": partType, "produced": partType,
+	"ordering": partType, "produced": partType, "queues": partType,
 
 	"reason": textType, "cause": textType, "origin": textType, "history": textType, "header": textType,
 	"seqs": textType, "lanes": textType, "places": textType,
