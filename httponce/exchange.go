@@ -125,7 +125,7 @@ func (x *exchange) readBody() error {
 	switch {
 	case errors.As(err, &large):
 		if large.unread {
-			x.w.Header().Set("Connection", "close") // instead of reading the rest
+			x.leaveUnread()
 		}
 		return problemTooLarge.because(fmt.Sprintf("At most %d bytes are taken. Nothing was done.", large.limit))
 	case errors.Is(err, errNotWhole):
@@ -263,7 +263,21 @@ func (x *exchange) refuse(err error, next http.Handler) {
 	x.fail(p)
 }
 
-func (x *exchange) fail(p problem) { p.send(x.w, x.r, x.Docs) }
+func (x *exchange) fail(p problem) {
+	if !x.body.taken && (x.place.standing == overLimit || x.place.standing == tooMany) {
+		x.leaveUnread()
+	}
+	p.send(x.w, x.r, x.Docs)
+}
+
+// leaveUnread closes the connection after the response. Otherwise the server
+// would first wait for the rest of the body, from a caller that is over its
+// limits. Over HTTP/2 it only ends the stream.
+func (x *exchange) leaveUnread() {
+	if x.r.ProtoMajor == 1 && x.r.ContentLength != 0 {
+		x.w.Header().Set("Connection", "close")
+	}
+}
 
 // log logs an error. subject is what it is about; messages with the same text
 // and subject are logged at intervals.

@@ -202,4 +202,12 @@ var httpBugs = []Bug{
 		New:  "if mistake := g.mistake.Load(); mistake == nil && g == nil {",
 		Test: Test{"./httponce", "^TestAFrameworkThatGoesAroundTheGuardIsStopped$"},
 	},
+	{
+		Name: "refused-request-waits-for-its-body",
+		Why:  "a caller over its limits holds a connection for as long as it sends no body",
+		File: "httponce/exchange.go",
+		Old:  "if x.r.ProtoMajor == 1 && x.r.ContentLength != 0 {",
+		New:  "if x.r.ProtoMajor == 2 && x.r.ContentLength != 0 {",
+		Test: Test{"./httponce", "^TestARefusedRequestNeedNotSendItsBody$"},
+	},
 }
