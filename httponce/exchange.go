@@ -3,6 +3,7 @@ package httponce
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -38,11 +39,15 @@ func (x *exchange) read() error {
 	if err != nil || scope == "" {
 		return problemCaller
 	}
+	x.key = once.Key{Scope: scope, Operation: x.Operation}
+	if x.lifetime != nil {
+		x.w.Header()[LifetimeHeader] = x.lifetime
+	}
 	id, err := x.readKey()
 	if err != nil {
 		return err
 	}
-	x.key = once.Key{Scope: scope, Operation: x.Operation, ID: id}
+	x.key.ID = id
 	if err := x.key.Validate(); err != nil {
 		x.log("the caller has an impossible name", "", err)
 		return problemSetUp
@@ -82,7 +87,7 @@ func (x *exchange) checkNesting() error {
 func (x *exchange) readKey() (id string, err error) {
 	values, sent := x.r.Header[KeyHeader]
 	if !sent {
-		return "", problemMissing
+		return x.deriveKey()
 	}
 	id, err = parseKey(values)
 	if err == nil && x.CheckKey != nil {
@@ -92,6 +97,26 @@ func (x *exchange) readKey() (id string, err error) {
 		return "", problemMalformed.because(err.Error())
 	}
 	return id, nil
+}
+
+// deriveKey makes a key for a request that has none, as Options.Key says.
+func (x *exchange) deriveKey() (string, error) {
+	if x.Key == nil {
+		return "", problemMissing
+	}
+	if err := x.readBody(); err != nil {
+		return "", err
+	}
+	seed, err := x.Key(x.r, x.body.bytes())
+	switch {
+	case err != nil:
+		return "", problemBody.because(err.Error())
+	case seed == "":
+		return "", problemMissing
+	}
+	path, _ := targetOf(x.r)
+	sum := sha256.Sum256(appendParts(nil, "a derived key", x.r.Method, path, x.routedHost(), seed))
+	return "derived-" + base64.RawURLEncoding.EncodeToString(sum[:]), nil
 }
 
 // enterLimits counts the request in the limits of its caller. It comes before
@@ -116,6 +141,9 @@ func (x *exchange) enterLimits() (err error) {
 }
 
 func (x *exchange) readBody() error {
+	if x.body.taken { // for its key
+		return nil
+	}
 	x.body = requestBody{all: x.bodies, key: x.key}
 	err := x.body.read(x.r, x.MaxBody, x.Fingerprint != nil)
 	if err == nil {

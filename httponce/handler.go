@@ -47,6 +47,10 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer x.close()
 	defer x.watchForMore()
 	if err := x.read(); err != nil {
+		if p, ok := err.(problem); ok && p.name == problemMissing.name && !g.Required { // see Options.Key
+			g.next.ServeHTTP(w, x.run.request(r.Context(), r, &x.body))
+			return
+		}
 		x.refuse(err, g.next)
 		return
 	}
@@ -65,7 +69,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // passes reports whether a request is not guarded.
 func (g *guard) passes(r *http.Request) bool {
-	if _, has := r.Header[KeyHeader]; !has && !g.Required {
+	if _, has := r.Header[KeyHeader]; !has && !g.Required && g.Key == nil {
 		return true
 	}
 	return isSafe(r.Method)

@@ -19,7 +19,7 @@ const bodyNotKept = "Once-Body-Not-Kept"
 // are set anew for every response.
 var neverReplayed = setOf("Authentication-Info", "Authorization", "Connection", "Content-Length", "Date", "Http2-Settings", "Keep-Alive",
 	"Proxy-Authenticate", "Proxy-Authentication-Info", "Proxy-Authorization", "Proxy-Connection", "Set-Cookie", "Set-Cookie2", "Te",
-	"Trailer", "Trailers", "Transfer-Encoding", "Upgrade", "Www-Authenticate", ReplayedHeader, bodyNotKept)
+	"Trailer", "Trailers", "Transfer-Encoding", "Upgrade", "Www-Authenticate", ReplayedHeader, LifetimeHeader, bodyNotKept)
 
 // ofBody are headers that describe the body.
 var ofBody = setOf("Content-Digest", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Length", "Content-Location", "Content-Md5",

@@ -16,6 +16,12 @@ const KeyHeader = "Idempotency-Key"
 // ReplayedHeader is set to true on a replayed response.
 const ReplayedHeader = "Idempotent-Replayed"
 
+// LifetimeHeader tells how long a key is honoured, if Options.TellLifetime is
+// set, such as 2592000;answer=259200: a structured-field integer in seconds,
+// with a parameter for the recorded response. The draft of the Idempotency-Key
+// header asks servers to publish this.
+const LifetimeHeader = "Idempotency-Key-Lifetime"
+
 // isSafe reports whether requests with a method need no key.
 func isSafe(method string) bool {
 	switch method {

@@ -42,6 +42,22 @@ type Options struct {
 	Required bool        // Handler: requests with an unsafe method must have a key. HandlerTx: all must
 	Policy   once.Policy // how long repeats wait, and how long keys are kept
 
+	// Key, if set, names a request with an unsafe method that has no key, for
+	// clients that send none. Its result is what makes the request one piece of
+	// work for its caller, such as the number of an order. The guard digests it
+	// with method and path. Two requests with one result are one request, for as
+	// long as keys are kept, so include whatever tells two orders apart. If the
+	// result is empty, the request counts as one without a key. An error is sent
+	// to the client with 400. Key gets the body, which is therefore read before
+	// Limits apply, and must not keep or change it.
+	Key func(r *http.Request, body []byte) (string, error)
+
+	// TellLifetime adds the header Idempotency-Key-Lifetime to each response:
+	// for how many seconds a key is honoured after its request is done, and, as
+	// the parameter answer, for how many its response is replayed. See
+	// [LifetimeHeader].
+	TellLifetime bool
+
 	// OnUnknown says what happens to a request whose handler died or reported an
 	// unknown outcome. Resend runs the handler again. Default: once.Park, unless
 	// Lookup is set.
@@ -116,18 +132,21 @@ const (
 	defaultMaxResponse = 256 << 10
 	defaultDocs        = "https://github.com/effectively-once/once/blob/main/docs/http-problems.md"
 	roomForHead        = 16 << 10 // bytes of a record for the status and headers
+
+	defaultKeepOutcome, defaultKeepKey = 3 * 24 * time.Hour, 30 * 24 * time.Hour
 )
 
 // settings are the checked Options of a guard, with defaults.
 type settings struct {
 	Options
-	store   once.Store
-	caller  Caller
-	op      *once.Operation[*recording]
-	headers map[string]bool
-	limiter *limiter
-	bodies  *bodies
-	mistake atomic.Pointer[string] // in how the guard is mounted; nil: none was noticed
+	store    once.Store
+	caller   Caller
+	op       *once.Operation[*recording]
+	headers  map[string]bool
+	limiter  *limiter
+	bodies   *bodies
+	lifetime []string               // the value of LifetimeHeader; nil: it is not sent
+	mistake  atomic.Pointer[string] // in how the guard is mounted; nil: none was noticed
 }
 
 // newSettings panics if its arguments are invalid, like http.Handle.
@@ -143,6 +162,11 @@ func newSettings(s once.Store, caller Caller, o *Options) *settings {
 	g.MaxBody = cmp.Or(g.MaxBody, defaultMaxBody)
 	g.MaxResponse = min(cmp.Or(g.MaxResponse, defaultMaxResponse), max(s.Options().MaxOutcome-roomForHead, 0))
 	g.Docs = cmp.Or(g.Docs, defaultDocs)
+	g.Policy.KeepOutcome = cmp.Or(g.Policy.KeepOutcome, defaultKeepOutcome)
+	g.Policy.KeepKey = cmp.Or(g.Policy.KeepKey, max(defaultKeepKey, g.Policy.KeepOutcome))
+	if g.TellLifetime {
+		g.lifetime = []string{fmt.Sprintf("%d;answer=%d", int64(g.Policy.KeepKey.Seconds()), int64(g.Policy.KeepOutcome.Seconds()))}
+	}
 	if g.OnUnknown == 0 && g.Lookup == nil {
 		g.OnUnknown = once.Park
 	}

@@ -66,7 +66,7 @@ func TestARefusedRequestNeedNotSendItsBody(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(testenv.Patience))
+			_ = conn.SetDeadline(time.Now().Add(30 * time.Second)) // passes only if it fails
 			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: h\r\nIdempotency-Key: %s\r\n%s\r\n", test.key, test.body)
 			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil {

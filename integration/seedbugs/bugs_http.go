@@ -210,4 +210,20 @@ var httpBugs = []Bug{
 		New:  "if x.r.ProtoMajor == 2 && x.r.ContentLength != 0 {",
 		Test: Test{"./httponce", "^TestARefusedRequestNeedNotSendItsBody$"},
 	},
+	{
+		Name: "derived-key-of-every-route",
+		Why:  "a refund without a key gets the response of the order that it is about",
+		File: "httponce/exchange.go",
+		Old:  `appendParts(nil, "a derived key", x.r.Method, path, x.routedHost(), seed)`,
+		New:  `appendParts(nil, "a derived key", path[:0], seed)`,
+		Test: Test{"./httponce", "^TestKeysOfClientsThatSendNone$"},
+	},
+	{
+		Name: "client-without-a-key-runs-unguarded",
+		Why:  "a request that Options.Key names runs once per attempt",
+		File: "httponce/handler.go",
+		Old:  "!has && !g.Required && g.Key == nil {",
+		New:  "!has && !g.Required {",
+		Test: Test{"./httponce", "^TestKeysOfClientsThatSendNone$"},
+	},
 }
