@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,7 +32,10 @@ func TestARefusedRequestNeedNotSendItsBody(t *testing.T) {
 		"no body":                      {Limits{Open: 1}, "other", "Content-Length: 0\r\n", 429, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			running, finish := make(chan struct{}), make(chan struct{})
+			end := sync.OnceFunc(func() { close(finish) })
+			defer end()
 			guarded := Handler(memstore.New(nil), anyone, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 				close(running)
 				<-finish
@@ -75,7 +79,7 @@ func TestARefusedRequestNeedNotSendItsBody(t *testing.T) {
 			if resp.StatusCode != test.status || resp.Close != test.close {
 				t.Errorf("got %d, closed: %t", resp.StatusCode, resp.Close)
 			}
-			close(finish)
+			end()
 			for range sent {
 				if code := <-ended; code != http.StatusOK {
 					t.Errorf("got %d", code)
