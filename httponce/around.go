@@ -15,9 +15,11 @@ import (
 // framework in another way.
 
 const (
-	aroundText = "httponce: the handler has responded around the guard, so nothing was recorded: it must use the ResponseWriter that the guard passes to it"
-	wentOnText = "httponce: the program went on after the guard had answered, so a repeat has run again: end the chain of handlers after the guard, with c.Abort() in gin"
-	mountText  = "; see Routers in docs/http.md"
+	aroundText = "httponce: the handler has responded around the guard, so nothing was recorded: " +
+		"it must use the ResponseWriter that the guard passes to it"
+	wentOnText = "httponce: the program went on after the guard had answered, so a repeat has run again: " +
+		"end the chain of handlers after the guard, with c.Abort() in gin"
+	mountText = "; see Routers in docs/http.md"
 )
 
 var errAround = errors.New(aroundText)
@@ -42,6 +44,7 @@ func (x *exchange) failMount(mistake string) {
 type written struct {
 	begun        bool
 	status, size int
+	server       bool // the server's own writer has begun
 }
 
 // writtenTo returns how far the response of w has come, as the writers of
@@ -59,6 +62,12 @@ func writtenTo(w http.ResponseWriter) (is written) {
 	return is
 }
 
+// enterHandler notes how far the response has come before the handler runs.
+func (x *exchange) enterHandler() {
+	x.before = writtenTo(x.w)
+	x.before.server = hasBegun(x.w)
+}
+
 // wentAround reports whether a handler that has returned has used the outer
 // ResponseWriter in place of that of the guard, which has sent nothing yet.
 func (x *exchange) wentAround() bool {
@@ -68,10 +77,16 @@ func (x *exchange) wentAround() bool {
 	switch {
 	case rec.delivery != buffered:
 		return false
-	case !rec.informed && writtenTo(x.w) != x.before:
+	case !rec.informed && !x.before.isLike(writtenTo(x.w)):
 		return true
 	}
-	return rec.status == 0 && hasBegun(x.w)
+	return rec.status == 0 && !x.before.server && hasBegun(x.w)
+}
+
+// isLike compares what frameworks tell.
+func (is written) isLike(now written) bool {
+	now.server = is.server
+	return is == now
 }
 
 // hasBegun reports whether the server has begun a response. Its writer does not

@@ -206,3 +206,15 @@ func TestInformationThroughWritersThatTell(t *testing.T) {
 		}
 	}
 }
+
+// TestARecorderThatIsUsedTwice: a test may pass one ResponseRecorder to two
+// requests. That the first response has begun is no mistake of the second.
+func TestARecorderThatIsUsedTwice(t *testing.T) {
+	h, w := httponce.Handler(memstore.New(nil), tenant, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil), httptest.NewRecorder()
+	for _, key := range []string{"1", "2"} {
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header = http.Header{"Tenant": {"acme"}, httponce.KeyHeader: {key}}
+		h.ServeHTTP(w, r)
+	}
+	httponce.NotDone(nil)
+}

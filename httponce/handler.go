@@ -43,7 +43,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.checkMount()
-	x := &exchange{settings: g.settings, w: w, r: r, mux: g.mux, before: writtenTo(w)}
+	x := &exchange{settings: g.settings, w: w, r: r, mux: g.mux}
 	defer x.close()
 	defer x.watchForMore()
 	if err := x.read(); err != nil {
@@ -90,6 +90,7 @@ func (g *guard) attempt(x *exchange) (answer *recording, err error) {
 			return nil, once.NotDone(admission.ErrClientGone)
 		}
 		x.progress.Phase = admission.Entered
+		x.enterHandler()
 		x.run.start(x.w, x.MaxResponse, false)
 		g.next.ServeHTTP(x.run.rec, x.run.request(x.enter(ctx), x.r, &x.body))
 		if x.wentAround() {

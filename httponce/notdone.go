@@ -16,6 +16,8 @@ import (
 func NotDone(w http.ResponseWriter) {
 	for {
 		switch t := w.(type) {
+		case nil:
+			return
 		case *recorder:
 			t.notDone.Store(true)
 			return

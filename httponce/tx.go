@@ -40,7 +40,7 @@ type guardTx[Tx any] struct {
 
 func (g *guardTx[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.checkMount()
-	x := &exchange{settings: g.settings, w: w, r: r, before: writtenTo(w)}
+	x := &exchange{settings: g.settings, w: w, r: r}
 	x.progress.InTx = true
 	defer x.close()
 	defer x.watchForMore()
@@ -79,6 +79,7 @@ func (g *guardTx[Tx]) attempt(x *exchange) (answer *recording, err error) {
 			return nil, admission.ErrClientGone
 		}
 		x.progress.Phase = admission.Entered
+		x.enterHandler()
 		x.run.start(x.w, x.MaxResponse, true)
 		err := g.run(x.run.rec, x.run.request(x.enter(ctx), x.r, &x.body), tx)
 		around := x.wentAround()
