@@ -143,8 +143,8 @@ func (h *holds) learn(ctx context.Context, lanes []int) error {
 
 // look reads what people have decided lately about messages in these lanes. What
 // was read before may be published after it only if the result says so.
-func (h *holds) look(ctx context.Context, mine func(lane int) bool) error {
-	ms, err := h.Store.DecidedOutgoing(ctx)
+func (h *holds) look(ctx context.Context, mine func(lane int) bool, onlyStuck bool) error {
+	ms, err := h.Store.DecidedOutgoing(ctx, onlyStuck)
 	if err != nil {
 		return err
 	}

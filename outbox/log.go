@@ -366,7 +366,7 @@ func (f *logRelay) may(m *store.Outgoing) bool {
 
 // look adds the ordering keys about which people have decided lately.
 func (f *logRelay) look(ctx context.Context) error {
-	ms, err := f.Store.DecidedOutgoing(ctx)
+	ms, err := f.Store.DecidedOutgoing(ctx, false)
 	if err != nil {
 		return err
 	}

@@ -352,7 +352,7 @@ func (t *tableRelay) during(ctx context.Context, ms []store.Outgoing) (context.C
 
 func (t *tableRelay) may(m *store.Outgoing) bool { return t.owned(m.Lane) && !t.holds.parked(m) }
 
-func (t *tableRelay) look(ctx context.Context) error { return t.holds.look(ctx, t.owned) }
+func (t *tableRelay) look(ctx context.Context) error { return t.holds.look(ctx, t.owned, false) }
 
 // owned reports whether a lane has been this relay's since its holds were read.
 func (t *tableRelay) owned(lane int) bool { return t.lanes.owned(lane, t.adopted[lane]) }

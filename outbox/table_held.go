@@ -16,6 +16,14 @@ type retrier struct {
 	table *tableRelay
 }
 
+// heldSource is the source of held messages. They wait for Stuck ones only, so it
+// does not read what a person has replayed, which may be much.
+type heldSource struct{ *tableRelay }
+
+func (s heldSource) look(ctx context.Context) error {
+	return s.holds.look(ctx, s.owned, true)
+}
+
 // retry tries the holds that are due, for a limited time. It reports whether more
 // may be due.
 func (r *retrier) retry(ctx, working context.Context) (busy bool, err error) {
@@ -68,7 +76,7 @@ func (r *retrier) tryHold(ctx, working context.Context, o *hold) (busy bool, err
 	if err != nil {
 		return false, err
 	}
-	c := carrier{env: r.env, source: r.table, pace: cautious}
+	c := carrier{env: r.env, source: heldSource{r.table}, pace: cautious}
 	if err := c.look(ctx, ms); err != nil { // a person may have parked a message that was among these
 		return false, err
 	}

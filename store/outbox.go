@@ -79,11 +79,11 @@ type Relayable interface {
 
 	// DecidedOutgoing returns the messages that people, as the zero relay, made Held
 	// or Stuck in the last [DecisionTime], and that still are, as of one moment of the
-	// call. It may return other Held or Stuck messages. Bodies, headers and reasons may
+	// call, or only those that are Stuck. It may return other Held or Stuck messages. Bodies, headers and reasons may
 	// be missing. Relays call it after they have read messages, so that none overtakes
 	// a message that a person has parked or replayed. It is cheap if nobody has decided
 	// anything.
-	DecidedOutgoing(ctx context.Context) ([]Outgoing, error)
+	DecidedOutgoing(ctx context.Context, onlyStuck bool) ([]Outgoing, error)
 
 	// OutboxDepth returns how many messages are in each state except Published. States
 	// without messages are omitted. It may estimate numbers from count on, so that its

@@ -181,7 +181,7 @@ func outboxCalls(t *testing.T, s *sqlstore.Store, tx *sql.Tx) map[string]func() 
 		"RemoveOutgoing":  func() error { _, err := s.RemoveOutgoing(ctx, relay, ms); return err },
 		"ForgetOutgoing":  func() error { _, err := s.ForgetOutgoing(ctx, time.Hour, 1); return err },
 		"OutboxDepth":     func() error { _, err := s.OutboxDepth(ctx, 1); return err },
-		"DecidedOutgoing": func() error { _, err := s.DecidedOutgoing(ctx); return err },
+		"DecidedOutgoing": func() error { _, err := s.DecidedOutgoing(ctx, false); return err },
 	}
 }
 

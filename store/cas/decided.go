@@ -36,7 +36,7 @@ func (p *Publishing[Tx]) noteDecision(ctx context.Context) error {
 
 // DecidedOutgoing returns the messages that became Held or Stuck lately, if people
 // have decided anything lately. Otherwise it reads one document.
-func (p *Publishing[Tx]) DecidedOutgoing(ctx context.Context) (ms []store.Outgoing, err error) {
+func (p *Publishing[Tx]) DecidedOutgoing(ctx context.Context, onlyStuck bool) (ms []store.Outgoing, err error) {
 	doc, err := p.Queue.LoadDoc(ctx, DocName{Name: decidedDoc})
 	if err != nil {
 		return nil, err
@@ -57,6 +57,9 @@ func (p *Publishing[Tx]) DecidedOutgoing(ctx context.Context) (ms []store.Outgoi
 	// Held is read twice: a person may replay a message in between, so that it was
 	// neither Held before nor Stuck after.
 	for _, state := range []store.OutgoingState{store.Held, store.Stuck, store.Held} {
+		if onlyStuck && state == store.Held {
+			continue
+		}
 		q := store.OutgoingQuery{State: state, Bodiless: true, Limit: largestChunk}
 		for {
 			page, err := p.Outgoing(ctx, q)

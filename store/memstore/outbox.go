@@ -229,10 +229,10 @@ func (s *Store) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Out
 }
 
 // DecidedOutgoing returns the messages that people made Held or Stuck lately.
-func (s *Store) DecidedOutgoing(ctx context.Context) (ms []store.Outgoing, err error) {
+func (s *Store) DecidedOutgoing(ctx context.Context, onlyStuck bool) (ms []store.Outgoing, err error) {
 	err = s.do(ctx, func(now time.Time) error {
 		for m := range s.outbox.inOrder(nil) {
-			waits := m.State == store.Held || m.State == store.Stuck
+			waits := m.State == store.Held && !onlyStuck || m.State == store.Stuck
 			if waits && !m.decided.IsZero() && now.Sub(m.decided) < store.DecisionTime {
 				ms = append(ms, m.at(now, true))
 			}

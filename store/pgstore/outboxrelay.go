@@ -94,11 +94,11 @@ func (h *hotReply) read(call int, replies pgx.BatchResults) error {
 
 // DecidedOutgoing returns the messages that people made held or stuck lately, in
 // one round trip.
-func (s *Store) DecidedOutgoing(ctx context.Context) (ms []store.Outgoing, err error) {
+func (s *Store) DecidedOutgoing(ctx context.Context, onlyStuck bool) (ms []store.Outgoing, err error) {
 	if err := s.ready(ctx, s.pool); err != nil {
 		return nil, err
 	}
-	calls := []publishing.Call{s.outbox.DecidedCall()}
+	calls := []publishing.Call{s.outbox.DecidedCall(onlyStuck)}
 	err = s.inOneTrip(ctx, s.outbox.Plans(), calls, func(_ int, replies pgx.BatchResults) error {
 		rows, err := replies.Query()
 		if err != nil {

@@ -272,11 +272,11 @@ func (s *sender) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Ou
 	return s.count(n, given), err
 }
 
-func (s *sender) DecidedOutgoing(ctx context.Context) ([]store.Outgoing, error) {
+func (s *sender) DecidedOutgoing(ctx context.Context, onlyStuck bool) ([]store.Outgoing, error) {
 	if s.has("context ignored") {
 		ctx = context.WithoutCancel(ctx)
 	}
-	ms, err := s.Store.DecidedOutgoing(ctx)
+	ms, err := s.Store.DecidedOutgoing(ctx, onlyStuck)
 	return slices.DeleteFunc(ms, func(m store.Outgoing) bool {
 		return s.bug == "a park is not seen" && m.State == store.Stuck || s.bug == "a replay is not seen" && m.State == store.Held
 	}), err

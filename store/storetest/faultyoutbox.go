@@ -125,8 +125,10 @@ func (f *FaultyOutboxStore[Tx]) ForgetOutgoing(ctx context.Context, keep time.Du
 }
 
 // DecidedOutgoing is DecidedOutgoing of the store, with the faults of the plan.
-func (f *FaultyOutboxStore[Tx]) DecidedOutgoing(ctx context.Context) ([]store.Outgoing, error) {
-	return perform(ctx, f.faults, "DecidedOutgoing", once.Key{}, f.store.DecidedOutgoing)
+func (f *FaultyOutboxStore[Tx]) DecidedOutgoing(ctx context.Context, onlyStuck bool) ([]store.Outgoing, error) {
+	return perform(ctx, f.faults, "DecidedOutgoing", once.Key{}, func(ctx context.Context) ([]store.Outgoing, error) {
+		return f.store.DecidedOutgoing(ctx, onlyStuck)
+	})
 }
 
 // OutboxDepth is OutboxDepth of the store, with the faults of the plan.

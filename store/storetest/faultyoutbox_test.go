@@ -87,7 +87,7 @@ func TestOutboxCallsArePlannedByName(t *testing.T) {
 		func() error { _, err := f.RemoveOutgoing(background, relay, ms); return err },
 		func() error { _, err := f.ForgetOutgoing(background, 0, 1); return err },
 		func() error { _, err := f.OutboxDepth(background, 1); return err },
-		func() error { _, err := f.DecidedOutgoing(background); return err },
+		func() error { _, err := f.DecidedOutgoing(background, false); return err },
 		func() error { _, err := bell.HearOutbox(background); return err },
 		func() error { _, err := f.Sent(background, relay, ms, store.Delete); return err },
 	} {

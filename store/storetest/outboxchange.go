@@ -44,10 +44,16 @@ var outgoingStates = []store.OutgoingState{store.Pending, store.Delayed, store.H
 
 // decided returns the messages of this case that DecidedOutgoing returns, by ID.
 func (b *txBench[Tx]) decided() map[string]store.Outgoing {
-	ms, err := b.outbox(0).DecidedOutgoing(b)
-	b.must("DecidedOutgoing", err)
 	found := make(map[string]store.Outgoing)
+	ms, err := b.outbox(0).DecidedOutgoing(b, false)
+	b.must("DecidedOutgoing", err)
+	stuck, err := b.outbox(1).DecidedOutgoing(b, true)
+	b.must("DecidedOutgoing", err)
 	for _, m := range ms {
+		isThere := slices.ContainsFunc(stuck, func(s store.Outgoing) bool { return s.Lane == m.Lane && s.Seq == m.Seq })
+		if m.Message.Topic == b.topic() && isThere != (m.State == store.Stuck) {
+			b.failf("DecidedOutgoing returned %s, and of what is stuck: %v", showOutgoing(m), outgoingIDs(stuck))
+		}
 		if m.Message.Topic == b.topic() {
 			found[m.Message.ID] = m
 		}

@@ -8,11 +8,15 @@ import (
 // decidedSQL reads along the index on (state, due). Only messages that people
 // made held or stuck have a due in these states, so it reads nothing else.
 const decidedSQL = `{with} SELECT o.lane, o.seq, o.state, o.attempts, o.id, o.topic, o.ordering_key
-FROM {outbox} AS o{hint} WHERE o.state IN (2, 3) AND o.due > {now} - @keep`
+FROM {outbox} AS o{hint} WHERE o.state IN ({states}) AND o.due > {now} - @keep`
 
 // DecidedCall returns the statement of DecidedOutgoing.
-func (t *Tables) DecidedCall() Call {
-	return call(t.sql.decided, sqlschema.Params{"keep": store.DecisionTime.Microseconds()})
+func (t *Tables) DecidedCall(onlyStuck bool) Call {
+	st := t.sql.decided
+	if onlyStuck {
+		st = t.sql.decidedStuck
+	}
+	return call(st, sqlschema.Params{"keep": store.DecisionTime.Microseconds()})
 }
 
 // ReadDecided reads the result of a DecidedCall.

@@ -139,9 +139,9 @@ func (o Outbox) ForgetArchived(ctx context.Context, keep time.Duration, limit in
 }
 
 // DecidedOutgoing returns the messages that people made held or stuck lately.
-func (o Outbox) DecidedOutgoing(ctx context.Context) (ms []store.Outgoing, err error) {
+func (o Outbox) DecidedOutgoing(ctx context.Context, onlyStuck bool) (ms []store.Outgoing, err error) {
 	err = o.read(ctx, true, func(ctx context.Context, q sqlschema.Querier) error {
-		c := o.tables.DecidedCall()
+		c := o.tables.DecidedCall(onlyStuck)
 		rows, err := q.Query(ctx, c.Text, c.Args...)
 		if err != nil {
 			return err

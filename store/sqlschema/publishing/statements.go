@@ -18,6 +18,7 @@ type statements struct {
 	forget             sqlschema.Statement
 	forgetArchived     sqlschema.Statement
 	decided            sqlschema.Statement
+	decidedStuck       sqlschema.Statement
 	gate, take, alive  sqlschema.Statement
 	dead, leases       sqlschema.Statement
 	release, dismiss   sqlschema.Statement
@@ -56,7 +57,8 @@ func newStatements(n sqlschema.Names) *statements {
 	st.wake, st.next = st.pair(wakeSQL[d]), st.pair(nextSQL)
 	st.forget = st.compile(forgetSQL[d])
 	st.forgetArchived = st.compile(forgetArchivedSQL[d])
-	st.decided = st.compile(decidedSQL)
+	st.decided = st.compile(strings.Replace(decidedSQL, "{states}", "2, 3", 1))
+	st.decidedStuck = st.compile(strings.Replace(decidedSQL, "{states}", "3", 1))
 	st.gate, st.take, st.alive = st.compile(gateSQL), st.compile(takeSQL), st.compile(aliveSQL[d])
 	st.dead, st.leases = st.compile(deadSQL), st.compile(leasesSQL)
 	st.release, st.dismiss = st.compile(releaseSQL), st.compile(dismissSQL)
