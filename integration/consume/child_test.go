@@ -105,7 +105,8 @@ func (p plan) consumer(lines <-chan struct{}) (*inbox.Consumer, func(), error) {
 	}
 	c := &inbox.Consumer{
 		Name: "soak", Source: p.observed(source, place), Checkpoint: p.Check, BatchSize: cmp.Or(p.Batch, batch), Concurrency: 3,
-		Retry: inbox.Retry{Attempts: attempts, First: 10 * time.Millisecond, Limit: 100 * time.Millisecond},
+		// Without Outage, because processes that are killed forget what got through.
+		Retry: inbox.Retry{Attempts: attempts, First: 10 * time.Millisecond, Limit: 100 * time.Millisecond, Outage: -1},
 		// Short, so that the claims of a killed process expire soon.
 		Policy:   once.Policy{Lease: time.Second},
 		StopTime: 5 * time.Second,

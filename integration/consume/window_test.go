@@ -63,7 +63,7 @@ func onModes(t *testing.T, test func(*testing.T, *stand, mode)) {
 // of one partition for positions.
 func (s *stand) consumer(m mode) *inbox.Consumer {
 	c := &inbox.Consumer{Name: "billing",
-		Retry:     inbox.Retry{Attempts: attempts, First: time.Millisecond, Limit: 5 * time.Millisecond},
+		Retry:     inbox.Retry{Attempts: attempts, First: time.Millisecond, Limit: 5 * time.Millisecond, Outage: -1},
 		BatchSize: 8, StopTime: 5 * time.Second, Stats: new(inbox.Stats)}
 	switch m {
 	case one:
