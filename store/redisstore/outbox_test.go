@@ -142,6 +142,9 @@ func TestMessagesNeverExpire(t *testing.T) {
 	for range 2 { // moved, the second time
 		for _, key := range keysOf(t, c, prefix) {
 			left := c.TTL(t.Context(), key).Val()
+			if strings.HasSuffix(key, ":doc:decided") { // a note of what people did lately
+				continue
+			}
 			if isOrder := strings.Contains(key, ":doc:order/"); isOrder != (left > 23*time.Hour) || !isOrder && left >= 0 {
 				t.Errorf("%s expires in %v", key, left)
 			}
