@@ -108,12 +108,16 @@ func TestAQueueTakesAPublishedMessageOnce(t *testing.T) {
 	}
 	publish(t, b, numbered("7"))
 	publish(t, b, numbered("7"), numbered("8"))
+	queue := b.Queue("orders").(broker.Subscriber).For("billing").(broker.Lagger)
+	if lag, err := queue.Lag(soon(t)); err != nil || lag.Messages != 2 {
+		t.Fatalf("%d messages are in the queue, %v", lag.Messages, err)
+	}
 	ds := receive(t, s, 2)
 	if bodies := []string{string(ds[0].Message.Body), string(ds[1].Message.Body)}; !slices.Contains(bodies, "7") || !slices.Contains(bodies, "8") {
 		t.Errorf("got %q", bodies)
 	}
 	must(t, s.Ack(soon(t), ds))
-	if lag, err := b.Queue("orders").(broker.Subscriber).For("billing").(broker.Lagger).Lag(soon(t)); err != nil || lag.Messages != 0 {
+	if lag, err := queue.Lag(soon(t)); err != nil || lag.Messages != 0 {
 		t.Errorf("%d messages are left, %v", lag.Messages, err)
 	}
 }

@@ -6,8 +6,8 @@ var storeBrokerBugs = []Bug{
 	{
 		Name: "storebroker-renews-nothing", Why: "a message whose handler is slow goes to another process as well",
 		File: "broker/storebroker/session.go",
-		Old:  `func(row *store.Shelved) { row.Due = s.broker.options.Lease })`,
-		New:  `func(row *store.Shelved) {})`,
+		Old:  `if a.mu.TryLock() {`,
+		New:  `if false {`,
 		Test: storeBrokerTest("^TestARenewalWhoseReplyIsLostKeepsTheLease$"),
 	},
 	{
@@ -30,7 +30,7 @@ var storeBrokerBugs = []Bug{
 		Name: "storebroker-refuses-when-full", Why: "messages are stuck for good because a queue was full for a moment",
 		File: "broker/storebroker/publisher.go",
 		Old:  `		if len(found) > 0 {`,
-		New:  `		if false {`,
+		New:  `		if len(found) > 1000 {`,
 		Test: storeBrokerTest("^TestAFullQueueIsWaitedFor$"),
 	},
 	{
