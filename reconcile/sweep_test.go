@@ -367,3 +367,31 @@ func TestLooksAreCounted(t *testing.T) {
 		}
 	})
 }
+
+// damaged is a store that cannot read one of its records.
+type damaged struct{ large }
+
+func (s *damaged) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
+	page, err := s.large.List(ctx, q)
+	if q.After.ID == "" {
+		page.Damaged = []error{fmt.Errorf("%w: the record of the lost one", once.ErrCorrupt)}
+	}
+	return page, err
+}
+
+// All records around a damaged one are asked about, and the log names that.
+func TestADamagedRecordStopsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, b := &damaged{large{Store: memstore.New(nil), records: 3}}, newBank()
+		charge := &once.Operation[string]{Name: "charge", Lookup: b.lookup}
+		text := new(strings.Builder)
+		r := &reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{reconcile.Of(charge)},
+			Logger: slog.New(slog.NewTextHandler(text, nil))}
+		if err := r.Sweep(t.Context()); err != nil {
+			t.Errorf("Sweep returned %v", err)
+		}
+		if b.count("0") != 1 || b.count("2") != 1 || !strings.Contains(text.String(), "the record of the lost one") {
+			t.Errorf("Sweep asked about %d, and said:\n%s", len(b.asked), text)
+		}
+	})
+}

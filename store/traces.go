@@ -80,7 +80,7 @@ func FindTraces(ctx context.Context, s once.Store, rec once.Record, limit int) (
 }
 
 // FindKey returns the key with this UUID. It is zero if the store has no record of
-// it, or if the UUID is zero.
+// it, or if the UUID is zero. If that record is damaged, the error says so.
 func FindKey(ctx context.Context, s once.Store, id [16]byte) (once.Key, error) {
 	if id == [16]byte{} {
 		return once.Key{}, nil
@@ -91,6 +91,9 @@ func FindKey(ctx context.Context, s once.Store, id [16]byte) (once.Key, error) {
 	}
 	for q := (once.RecordQuery{UUID: id}); ; {
 		page, err := l.List(ctx, q)
+		if err == nil && len(page.Damaged) > 0 {
+			err = page.Damaged[0]
+		}
 		if err != nil || len(page.Records) > 0 {
 			return first(page.Records).Key, err
 		}

@@ -38,6 +38,7 @@ func page(ctx context.Context, t *target.Target, s selection) (found []once.Reco
 	for begun := time.Now(); ; {
 		s.Limit = limit - len(found)
 		recs, next, err := t.List(ctx, s.RecordQuery)
+		noteDamaged(t)
 		if err != nil {
 			return found, next, err
 		}
@@ -47,6 +48,15 @@ func page(ctx context.Context, t *target.Target, s selection) (found []once.Reco
 		}
 		s.After = next
 	}
+}
+
+// noteDamaged tells which records a list has left out, because they could not be
+// read.
+func noteDamaged(t *target.Target) {
+	for _, err := range t.Damaged {
+		note("Left out: %v", err)
+	}
+	t.Damaged = nil
 }
 
 // latest returns the most recently changed records of a selection, newest first.
@@ -62,6 +72,7 @@ type latest struct {
 func (l *latest) look(ctx context.Context, t *target.Target, s selection, progress func()) error {
 	for begun := time.Now(); ; {
 		recs, next, err := t.List(ctx, s.RecordQuery)
+		noteDamaged(t)
 		if err != nil {
 			return err
 		}

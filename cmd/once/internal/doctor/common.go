@@ -120,6 +120,7 @@ func keys(ctx context.Context, e *examination) error {
 	if err != nil {
 		return err
 	}
+	e.Damaged = nil // each list has the same
 	cut, err := each(ctx, e, once.Parked, 0, func(r once.Record) {
 		if units[r.Key] {
 			return
@@ -127,6 +128,11 @@ func keys(ctx context.Context, e *examination) error {
 		n++
 		operations[r.Key.Operation]++
 	})
+	if n := len(e.Damaged); err == nil && n > 0 {
+		e.found("damaged-records", Unsafe, fmt.Sprintf("%s. The first: %v.", show.Count(n, "record cannot be read", "records cannot be read"), e.Damaged[0]),
+			"Calls with these keys fail, and nobody resolves them. All other keys are not affected.",
+			"Repair the rows from a backup, or delete one when no repeat can come any more.")
+	}
 	if err == nil && n > 0 {
 		e.found("parked-keys", Warning, fmt.Sprintf("%s%s parked: %s.", atLeast(cut), show.Count(n, "key is", "keys are"),
 			commonest(operations)), "They wait for a decision by a person.", "List messages with once parked list, and other keys with once parked keys.")

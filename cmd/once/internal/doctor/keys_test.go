@@ -116,3 +116,32 @@ func TestParkedBehindManyThatRun(t *testing.T) {
 		t.Errorf("what is parked is not seen: %+v", report.Findings)
 	}
 }
+
+// A record that cannot be read is reported once, and hides no other.
+func TestADamagedRecordIsReported(t *testing.T) {
+	ctx, at := t.Context(), fresh(t)
+	for _, id := range []string{"good", "bad", "also good"} {
+		fence := once.Fence{Key: once.Key{Operation: "pay", ID: id}, Owner: [16]byte{1}, Attempt: 1}
+		claim := once.ClaimRequest{Fence: once.Fence{Key: fence.Key, Owner: fence.Owner}, Lease: time.Hour}
+		if _, err := at.Store.Claim(ctx, claim); err != nil {
+			t.Fatal(err)
+		}
+		if err := at.Store.Settle(ctx, once.Settlement{Fence: fence, Status: once.Parked, Reason: "odd"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := at.Tables.DB.ExecContext(ctx, "UPDATE "+at.Tables.Names.Table()+" SET attempt = 'x' WHERE id = 'bad'"); err != nil {
+		t.Fatal(err)
+	}
+	report, err := doctor.Examine(ctx, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, what := range map[string]string{"damaged-records": "1 record cannot be read. The first: ", "parked-keys": "2 keys are parked: pay (2)."} {
+		if !slices.ContainsFunc(report.Findings, func(f doctor.Finding) bool {
+			return f.Name == name && strings.HasPrefix(f.What, what)
+		}) {
+			t.Errorf("%s is missing: %+v", name, report.Findings)
+		}
+	}
+}

@@ -63,6 +63,9 @@ type Target struct {
 	Store  once.Store // whose capabilities Need finds
 	Engine Engine
 
+	// Damaged has why List could not read some records. Who shows them empties it.
+	Damaged []error
+
 	// Tables are those of the store, or nil if it is not in an SQL database.
 	Tables *Tables
 
