@@ -63,5 +63,7 @@ func TestTheLastFailureIsFound(t *testing.T) {
 		want("m3", "refused")
 		fail(store.Held, 0, "an earlier message with the same ordering key waits", "m5")
 		want("m3", "refused")
+		fail(store.Held, 0, "no message gets through to topic t", "m6")
+		want("m3", "refused")
 	})
 }
