@@ -45,9 +45,14 @@ var casBugs = []Bug{
 	},
 	{
 		Name: "cas-one-damaged-message-stops-all", Why: "nothing is published any more",
-		File: "store/cas/outbox.go",
-		Old:  `	case err == nil && (m.ID == "" || m.Topic == ""):`,
-		New:  `	case err == nil && m.ID == "-":`,
+		File: "store/cas/outgoing.go",
+		Old:  `		is := readMessage(at, doc)
+`,
+		New: `		is := readMessage(at, doc)
+		if is.damage != nil {
+			return is.damage
+		}
+`,
 		Test: Test{"./store/cas", "^TestConformanceBesideDamage$"},
 	},
 	{
