@@ -46,7 +46,7 @@ var casBugs = []Bug{
 	{
 		Name: "cas-one-damaged-message-stops-all", Why: "nothing is published any more",
 		File: "store/cas/outgoing.go",
-		Old:  `		is := readMessage(at, doc)
+		Old: `		is := readMessage(at, doc)
 `,
 		New: `		is := readMessage(at, doc)
 		if is.damage != nil {
