@@ -66,8 +66,7 @@ func (w *waits) see(e *env, leases store.Leases, wants bool) {
 		o.lanes = lanes[relay]
 		if wants && !o.said && now.Sub(o.renewed) >= o.patience {
 			o.said = true
-			e.Logger.WarnContext(ctx, "outbox: waiting for the lanes of another relay, which no longer renews its leases: its process "+
-				"may have ended", "relay", hex.EncodeToString(relay[:]), "lanes", o.lanes,
+			e.Logger.WarnContext(ctx, "outbox: waiting for the lanes of another relay, which no longer renews its leases", "relay", hex.EncodeToString(relay[:]), "lanes", o.lanes,
 				"silent", now.Sub(o.renewed).Round(time.Millisecond), "free_in", time.Until(o.ends).Round(time.Millisecond))
 		}
 	}

@@ -163,7 +163,7 @@ func checkNames(t *testing.T, told map[string]bool) {
 	}
 	for _, dir := range dirs {
 		name := dir.Name()
-		if _, known := stores[name]; dir.IsDir() && !known && !slices.Contains([]string{"cas", "sqlschema", "storetest"}, name) {
+		if _, known := stores[name]; dir.IsDir() && !known && !slices.Contains([]string{"cas", "internal", "sqlschema", "storetest"}, name) {
 			t.Errorf("%s is not known to this test", name)
 		}
 	}

@@ -211,7 +211,7 @@ var scenes = map[string]scene{
 		h.behind.Store(&broker.Lag{Messages: max(int64(9000-3000*i), 0), Oldest: step})
 	}},
 	"consumer down": {[]string{"OnceConsumerDown"}, func(h *house, i int) { h.inbox.Down.Store(1) }},
-	"lag unread": {[]string{"OnceConsumerLagUnread"}, func(h *house, i int) { h.deaf.Store(true) }},
+	"lag unread":    {[]string{"OnceConsumerLagUnread"}, func(h *house, i int) { h.deaf.Store(true) }},
 	"healthy": {nil, func(h *house, i int) {
 		h.do(charge, fmt.Sprint("again ", i/3), "", nil)                           // duplicates are no incident
 		h.do(charge, fmt.Sprint("failed ", i), "", once.NotDone(errors.New("no"))) // nor is a failure now and then

@@ -3,8 +3,8 @@ package dynamostore
 import (
 	"cmp"
 	"context"
-	"errors"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strings"
 
