@@ -32,11 +32,10 @@ const (
 // through. If nothing does, what the handler needs is probably down: then failed
 // attempts are not counted.
 type outages struct {
-	limit    time.Duration // Retry.Outage
-	distinct int           // how many messages have to fail in a row
-	logger   *slog.Logger
-	down     *atomic.Int64 // Stats.Down
-	changed  chan struct{} // has an element when there is something to report
+	limit   time.Duration // Retry.Outage
+	logger  *slog.Logger
+	down    *atomic.Int64 // Stats.Down
+	changed chan struct{} // has an element when there is something to report
 
 	mu         sync.Mutex
 	earlier    map[string]time.Time // when outages began that were reported before this run
