@@ -39,12 +39,14 @@ func causedBy(header map[string]string, k once.Key) map[string]string {
 func withHeaders(own, added map[string]string) map[string]string {
 	_, relayed := own[SeqHeader]
 	_, caused := own[KeyHeader]
-	if len(added) == 0 && !relayed && !caused {
+	_, placed := own[broker.PlaceHeader]
+	if len(added) == 0 && !relayed && !caused && !placed {
 		return own
 	}
 	all := maps.Clone(own)
-	delete(all, SeqHeader)
-	delete(all, KeyHeader)
+	for _, name := range []string{SeqHeader, KeyHeader, broker.PlaceHeader} {
+		delete(all, name)
+	}
 	for name, value := range added {
 		if _, there := all[name]; !there {
 			if all == nil {
@@ -57,8 +59,9 @@ func withHeaders(own, added map[string]string) map[string]string {
 }
 
 // outbound returns a message as it is published. opened is the message without
-// its sealing.
-func outbound(m *store.Outgoing, opened broker.Message) *broker.Message {
+// its sealing. logged says that the store has messages from a log: those that
+// were set aside keep the number that they had there.
+func outbound(m *store.Outgoing, opened broker.Message, logged bool) *broker.Message {
 	opened.Attempt = 0
 	own := opened.Header
 	opened.Header = make(map[string]string, len(own)+1)
@@ -66,7 +69,7 @@ func outbound(m *store.Outgoing, opened broker.Message) *broker.Message {
 	opened.Header[SeqHeader] = number(m) // whatever another program has written there
 	place := own[broker.PlaceHeader]
 	delete(opened.Header, broker.PlaceHeader)
-	if n, err := strconv.ParseUint(place, 10, 64); err == nil { // a message from the log that was set aside keeps its number
+	if n, err := strconv.ParseUint(place, 10, 64); err == nil && logged {
 		opened.Header[SeqHeader] = strconv.FormatUint(n, 10)
 	}
 	return &opened

@@ -285,7 +285,9 @@ func (l *lanes) during(ctx context.Context, ms []store.Outgoing) (context.Contex
 		if left := l.left(ms); left > 0 {
 			mu.Lock()
 			defer mu.Unlock()
-			timer.Reset(left)
+			if ctx.Err() == nil { // else the call has ended meanwhile
+				timer.Reset(left)
+			}
 			return
 		}
 		cancel(errLapsed)

@@ -250,9 +250,11 @@ func TestMessagesSayWhereTheyStand(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		m := message("a", "key")
 		m.Header = map[string]string{"tenant": "7"}
-		b.put(m, message("b", "key"))
+		again := message("b", "key") // as a consumer got it
+		again.Header = map[string]string{outbox.SeqHeader: "999", broker.PlaceHeader: "999"}
+		b.put(m, again)
 		foreign := message("c", "key") // its row is from another program
-		foreign.Header = map[string]string{outbox.SeqHeader: "999"}
+		foreign.Header = map[string]string{outbox.SeqHeader: "999", broker.PlaceHeader: "999"}
 		tx := b.store.Begin()
 		b.must(b.store.PutTx(b.Context(), tx, []store.Outgoing{{Message: *foreign}}))
 		b.must(tx.Commit())

@@ -403,7 +403,7 @@ func (r *round) open(batch []store.Outgoing) (ms []*broker.Message, opened, fail
 			plain, err = store.OpenOutgoing(&r.Store.Options().Sealing, m.Message)
 		}
 		if err == nil {
-			ms, opened = append(ms, outbound(&batch[i], plain)), append(opened, m)
+			ms, opened = append(ms, outbound(&batch[i], plain, r.logged)), append(opened, m)
 			continue
 		}
 		if key != "" {

@@ -36,7 +36,8 @@ func newRun(r *Relay) (*relayRun, error) {
 	if err := set.check(); err != nil {
 		return nil, err
 	}
-	e := &env{Relay: *set, me: name.Token(), notified: make(chan struct{}, 1)}
+	_, logged := once.As[store.OutboxLog](set.Store)
+	e := &env{Relay: *set, me: name.Token(), logged: logged, notified: make(chan struct{}, 1)}
 	return &relayRun{env: e, lanes: newLanes(e)}, nil
 }
 

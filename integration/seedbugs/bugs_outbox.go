@@ -67,6 +67,14 @@ var outboxBugs = []Bug{
 		Test: Test{"./outbox", "^TestMessagesSayWhereTheyStand$"},
 	},
 	{
+		Name: "a-row-takes-a-place-in-a-log",
+		Why:  "a number that another program wrote as the place in a log is published as once-seq",
+		File: "outbox/headers.go",
+		Old:  "err == nil && logged {",
+		New:  "err == nil {",
+		Test: Test{"./outbox", "^TestMessagesSayWhereTheyStand$"},
+	},
+	{
 		Name: "headers-without-text-are-dropped",
 		Why:  "a row whose headers are not inside of text is published without them",
 		File: "store/sqlschema/message.go",

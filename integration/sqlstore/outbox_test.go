@@ -275,7 +275,7 @@ func TestBadRowsOfOtherProgramsBlockNobody(t *testing.T) {
 			t.Fatalf("pending are %+v", ms)
 		}
 		for i, want := range []string{"column header", "column produced", "needs an ID and a Topic", ""} {
-			err := ms[i].Message.Check()
+			err := errors.Join(ms[i].Unopened, ms[i].Message.Check())
 			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 				t.Errorf("message %d: %v, want %q", i+1, err, want)
 			}
