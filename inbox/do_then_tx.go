@@ -167,5 +167,8 @@ func (h *txHandler[T]) stepShelved(ctx context.Context, it *item) (inStep contex
 	if isStepRejection(err, handlerErrorOf(err)) {
 		return ctx, shelvedResult{kind: rejection(err).kind}, true, h.recordRejection(ctx, it)
 	}
+	if errors.Is(err, once.ErrOutcomeUnknown) && handlerErrorOf(err) == nil { // the attempt has failed, as in afterStep: the store works
+		err = &handlerError{err}
+	}
 	return ctx, r, true, err
 }

@@ -131,6 +131,14 @@ var inboxBugs = []Bug{
 		Test: Test{"./inbox", "^TestOneMessageOfATopicThatIsDownIsTriedAtATime$"},
 	},
 	{
+		Name: "a-step-without-an-answer-is-tried-for-ever",
+		Why:  "a message on the shelf asks about its step each second, and is never parked",
+		File: "inbox/do_then_tx.go",
+		Old:  "	if errors.Is(err, once.ErrOutcomeUnknown) && handlerErrorOf(err) == nil {",
+		New:  "	if errors.Is(err, once.ErrParked) && handlerErrorOf(err) == nil {",
+		Test: Test{"./inbox", "^TestAStepOfUnknownOutcomeUsesUpItsAttemptsOnTheShelf$"},
+	},
+	{
 		Name: "a-hanging-database-keeps-a-consumer-running",
 		Why:  "Run never returns after a lost commit, if the database no longer answers",
 		File: "inbox/transactions.go",
