@@ -3,6 +3,7 @@ package cas_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -183,8 +184,7 @@ func TestWhatWasTakenMeanwhileIsNotReady(t *testing.T) {
 
 // A shelf that is full refuses messages, and keeps those that it has.
 func TestAFullShelf(t *testing.T) {
-	at := newTable()
-	d := &desk{cas.Consuming[*batch]{Shelving: cas.Shelving[*batch]{Transactions: &open(at).Transactions, Docs: at, MaxDoc: 4 << 10}}}
+	d, _ := shelving(4 << 10)
 	var err error
 	n := 0
 	for ; err == nil && n < 100; n++ {
@@ -195,6 +195,67 @@ func TestAFullShelf(t *testing.T) {
 	if !errors.Is(err, once.ErrInvalid) || listErr != nil || len(all) != n-1 || n < 10 {
 		t.Errorf("message %d was refused with %v, and %d are on the shelf, %v", n, err, len(all), listErr)
 	}
+}
+
+// A message on a full shelf is taken with a lease, and waits for a retry, as on
+// another one.
+func TestMessagesOfAFullShelfCanBeTaken(t *testing.T) {
+	d, _ := shelving(4 << 10)
+	var err error
+	for n := 0; err == nil; n++ {
+		m := store.Shelved{Consumer: "c", State: store.Waiting, Message: broker.Message{ID: fmt.Sprint(n), Topic: "t"}}
+		err = d.Shelve(t.Context(), []store.Shelved{m})
+	}
+	ready, listErr := d.Shelved(t.Context(), store.ShelfQuery{Consumer: "c", Ready: true})
+	if !errors.Is(err, once.ErrInvalid) || listErr != nil || len(ready) < 10 {
+		t.Fatalf("the shelf was full with %v, and %d are ready, %v", err, len(ready), listErr)
+	}
+	for _, m := range ready {
+		m.Due = 365 * 24 * time.Hour
+		if err := d.Change(t.Context(), m); err != nil {
+			t.Fatalf("message %d cannot be taken: %v", m.Seq, err)
+		}
+	}
+}
+
+// An earlier build writes the list with the fields that it knows, for messages
+// that it does not change as well.
+func TestAnEarlierBuildMayWriteTheList(t *testing.T) {
+	d, at := shelving(256 << 10)
+	m := store.Shelved{Consumer: "c", State: store.Waiting, Due: time.Microsecond, Message: broker.Message{ID: "1", Topic: "t"}}
+	if err := d.Shelve(t.Context(), []store.Shelved{m}); err != nil {
+		t.Fatal(err)
+	}
+	var known []struct {
+		Seq          int64
+		ID           string
+		Order, Topic string `json:",omitempty"`
+		State        store.ShelfState
+		Due, Updated cas.Instant
+	}
+	list := at.docs[listOfC]
+	if err := json.Unmarshal(list.Text, &known); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.docs[listOfC] = cas.Doc{Text: text, Version: list.Version}
+	for time.Now().UnixMicro() <= int64(known[0].Due) {
+	}
+	ready, err := d.Shelved(t.Context(), store.ShelfQuery{Consumer: "c", Ready: true})
+	if err != nil || len(ready) != 1 {
+		t.Errorf("ready are %+v, %v", ready, err)
+	}
+}
+
+// listOfC is the list of the messages of consumer c.
+var listOfC = cas.DocName{Name: "shelf/63"}
+
+func shelving(maxDoc int) (*desk, *table) {
+	at := newTable()
+	return &desk{cas.Consuming[*batch]{Shelving: cas.Shelving[*batch]{Transactions: &open(at).Transactions, Docs: at, MaxDoc: maxDoc}}}, at
 }
 
 // shop is a store as an adapter makes it.

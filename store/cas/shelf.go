@@ -41,15 +41,15 @@ func partDoc(consumer string, seq int64, part int) string {
 	return headDoc(consumer, seq) + "/" + strconv.Itoa(part)
 }
 
-// line is what queries select messages by.
+// line is what queries select messages by. It never becomes longer, so that each
+// message of a full list can still be changed.
 type line struct {
 	Seq     int64
 	ID      string
 	Order   string `json:",omitempty"`
 	Topic   string `json:",omitempty"`
 	State   store.ShelfState
-	Due     Instant       // late rather than early, because a handler may have asked for the delay
-	Wait    time.Duration `json:",omitempty"` // the delay of which Due is the end
+	Due     Instant // late rather than early, because a handler may have asked for the delay
 	Updated Instant
 }
 
@@ -61,6 +61,7 @@ func (l line) open(parkedToo bool) bool {
 type head struct {
 	line
 	Version  int64
+	Wait     time.Duration `json:",omitempty"` // the delay of which Due is the end
 	Key      string
 	Origin   anyText
 	Attempts int
@@ -283,8 +284,8 @@ func (c *Shelving[Tx]) enter(ctx context.Context, d docs[Tx], now Now, m store.S
 		s.Consumers = append(s.Consumers, m.Consumer)
 	}
 	h.line = line{Seq: s.Last, ID: m.Message.ID, Order: m.Message.OrderingKey, Topic: m.Message.Topic, State: m.State,
-		Due: dueIn(m.Due, now.Changed(), now), Wait: max(m.Due, 0), Updated: now.Changed()}
-	h.Version, h.Key, h.Origin, h.Attempts, h.Created = 1, m.Key, anyText(m.Origin), m.Attempts, now.Changed()
+		Due: dueIn(m.Due, now.Changed(), now), Updated: now.Changed()}
+	h.Wait, h.Version, h.Key, h.Origin, h.Attempts, h.Created = max(m.Due, 0), 1, m.Key, anyText(m.Origin), m.Attempts, now.Changed()
 	h.Reason, h.History = anyText(m.Reason), anyText(m.History)
 	for name, value := range map[string]any{
 		shelfDoc:                   s,
@@ -563,13 +564,13 @@ func (l line) isDue(now Now) bool { return l.Due <= l.Updated || now.Passed(l.Du
 
 // left returns the time until the message is due, or since then if it is not
 // above 0.
-func (l line) left(now Now) time.Duration {
-	if l.isDue(now) {
-		return min(now.AtMostUntil(l.Due), 0)
+func (h head) left(now Now) time.Duration {
+	if h.isDue(now) {
+		return min(now.AtMostUntil(h.Due), 0)
 	}
-	left := max(now.AtLeastUntil(l.Due), time.Microsecond)
-	if l.Wait > 0 {
-		left = min(left, l.Wait)
+	left := max(now.AtLeastUntil(h.Due), time.Microsecond)
+	if h.Wait > 0 {
+		left = min(left, h.Wait)
 	}
 	return left
 }
