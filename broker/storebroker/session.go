@@ -243,6 +243,9 @@ func (s *session) look(n int) (found bool, err error) {
 		s.after = last
 	}
 	s.add(taken, begun.Add(s.broker.options.Lease))
+	if len(taken) > 0 { // what cannot be taken does not keep these from Receive
+		err = nil
+	}
 	return len(rows) > 0, err
 }
 

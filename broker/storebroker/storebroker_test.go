@@ -158,6 +158,38 @@ func TestAFullQueueIsWaitedFor(t *testing.T) {
 	publish(t, b, message("3", ""))
 }
 
+// oneRefused is a store that changes messages one by one, and refuses to change
+// one of them.
+type oneRefused struct {
+	carrier
+	id string
+}
+
+var errRefused = errors.New("this row cannot be changed")
+
+func (o oneRefused) Change(ctx context.Context, m store.Shelved) error {
+	if m.Key == o.id {
+		return errRefused
+	}
+	return o.carrier.Change(ctx, m)
+}
+
+// A message that cannot be taken ends the session once no other one can be taken
+// either.
+func TestAMessageThatCannotBeTakenStopsNoOthers(t *testing.T) {
+	b := storebroker.New(oneRefused{memstore.New(nil), "2"}, nil)
+	s := open(t, b, "billing")
+	publish(t, b, message("1", ""), message("2", ""), message("3", ""))
+	ds := receive(t, s, 2)
+	if got := ids(ds); !slices.Equal(got, []string{"1", "3"}) {
+		t.Errorf("got %q", got)
+	}
+	must(t, s.Ack(soon(t), ds))
+	if _, err := s.Receive(soon(t), 1); !errors.Is(err, errRefused) {
+		t.Errorf("with nothing else to take, Receive returned %v", err)
+	}
+}
+
 // stalled is a store on which a process no longer changes what it has, as if it had
 // been killed.
 type stalled struct {

@@ -34,6 +34,13 @@ var storeBrokerBugs = []Bug{
 		Test: storeBrokerTest("^TestAFullQueueIsWaitedFor$"),
 	},
 	{
+		Name: "storebroker-one-refused-row-stops-all", Why: "one row that cannot be changed keeps all others from their consumer",
+		File: "broker/storebroker/session.go",
+		Old:  `if len(taken) > 0 { //`,
+		New:  `if false { //`,
+		Test: storeBrokerTest("^TestAMessageThatCannotBeTakenStopsNoOthers$"),
+	},
+	{
 		Name: "storebroker-ids-alone", Why: "a second message with an ID is dropped in silence",
 		File: "broker/storebroker/publisher.go",
 		Old:  `if id := m.ID + "#" + seq; len(id) <= name.Limit {`,
