@@ -281,6 +281,47 @@ func TestATopicThatIsDownLeavesOthersAlone(t *testing.T) {
 	})
 }
 
+// What waits on the shelf for a topic that is down, however much that is, does not
+// keep messages of other topics from being handled there.
+func TestAFullShelfOfATopicThatIsDownLeavesOthersAlone(t *testing.T) {
+	onQuietBench(t, func(t *testing.T, b *bench) {
+		const down, healthy = 1000, 20
+		var ms []store.Shelved
+		for i := range down + healthy {
+			m := message(fmt.Sprint("m", i))
+			if m.Topic = "down"; i >= down {
+				m.Topic, m.OrderingKey = "healthy", fmt.Sprint("k", i%3)
+			}
+			ms = append(ms, store.Shelved{Consumer: "billing", Key: m.ID, Message: *m, State: store.Waiting})
+		}
+		if err := b.store.Shelve(t.Context(), ms); err != nil {
+			t.Fatal(err)
+		}
+		dep := &dependency{err: inbox.Unavailable(errors.New("the dependency is down"))}
+		dep.down.Store(true)
+		c := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("orders"), Stats: new(inbox.Stats)}
+		c.Handler = inbox.Tx(b.store, func(ctx context.Context, tx mtx, m *broker.Message) error {
+			if m.Topic == "down" {
+				if err := dep.call(m); err != nil {
+					return err
+				}
+			}
+			return b.effect(ctx, tx, m)
+		})
+		start(t, c)
+		if !sleepUntil(time.Minute, func() bool { return c.Stats.Handled.Load() == healthy }) {
+			t.Errorf("in a minute, %d of %d messages of the healthy topic were handled", c.Stats.Handled.Load(), healthy)
+		}
+		if calls := dep.calls.Load(); calls > 100 {
+			t.Errorf("the dependency was called %d times in a minute", calls)
+		}
+		dep.down.Store(false)
+		if !sleepUntil(5*time.Minute, func() bool { return c.Stats.Handled.Load() == down+healthy }) {
+			t.Errorf("%d of %d messages were handled after the outage", c.Stats.Handled.Load(), down+healthy)
+		}
+	})
+}
+
 // Other processes can read what is down, and since when, also after a restart of
 // the consumer.
 func TestAnOutageIsReported(t *testing.T) {

@@ -30,6 +30,7 @@ type shelfWorker struct {
 	processor processor
 	running   sync.WaitGroup
 	look      chan struct{} // has an element when a message was settled, so that others may be due
+	place     int64         // the Seq of the last message that was looked at, from which the next look goes on
 
 	mu   sync.Mutex
 	busy map[int64]bool // by Seq
@@ -58,51 +59,67 @@ func (w *shelfWorker) run(ctx, work context.Context) {
 	}
 }
 
-// shelfPages is how many pages of the shelf are read at a time if all their
-// messages wait for topics that are down.
-const shelfPages = 10
+// shelfPages is how many pages of the shelf are read in one look if few of their
+// messages can be started, and shelfPage is how many messages a page has at most.
+const (
+	shelfPages = 10
+	shelfPage  = 1000
+)
 
 // startDue starts to handle the messages that are due. It returns how long to wait
-// before the next look: longer if all of them wait for topics that are down.
+// before the next look: longer if all of them wait for topics that are down. A look
+// goes on where the last one ended, and from the end of the shelf to its beginning,
+// so that what cannot be started keeps nothing after it from being started.
 func (w *shelfWorker) startDue(ctx, work context.Context) time.Duration {
-	down := false
-	q := store.ShelfQuery{Consumer: w.keys, Ready: true, BehindParked: w.OnParked == HoldOrder, Limit: 4 * w.Concurrency}
+	q := store.ShelfQuery{Consumer: w.keys, Ready: true, BehindParked: w.OnParked == HoldOrder, Limit: min(4*w.Concurrency, shelfPage)}
+	from, wrapped := w.place, w.place == 0
+	found, started := 0, 0
 	for range shelfPages {
+		q.After = w.place
 		due, err := w.shelf.Shelved(ctx, q)
-		if err != nil && ctx.Err() == nil {
-			w.logger.WarnContext(ctx, "inbox: the shelf could not be read", logs.Spaced(""), "error", err)
+		if err != nil {
+			if ctx.Err() == nil {
+				w.logger.WarnContext(ctx, "inbox: the shelf could not be read", logs.Spaced(""), "error", err)
+			}
+			return shelfPoll
 		}
-		started, passed := w.start(work, due)
-		down = passed > 0 && started == 0
-		if passed < q.Limit {
-			break
+		n, full := w.start(work, due)
+		if full {
+			return shelfPoll
 		}
-		q.After = due[len(due)-1].Seq
-	}
-	if down {
-		return max(w.outages.nextProbe(), shelfPoll)
+		found, started = found+len(due), started+n
+		end := len(due) < q.Limit
+		seenAll := wrapped && (end || from > 0 && w.place >= from)
+		if end {
+			w.place, wrapped = 0, true
+		}
+		switch {
+		case seenAll && found > 0 && started == 0:
+			return max(w.outages.nextProbe(), shelfPoll)
+		case seenAll:
+			return shelfPoll
+		}
 	}
 	return shelfPoll
 }
 
-// start starts to handle messages, up to Concurrency at a time. It returns how
-// many it started, and how many it passed over because they are being handled or
-// their topics are down.
-func (w *shelfWorker) start(work context.Context, due []store.Shelved) (started, passed int) {
+// start starts to handle messages, except those that are being handled or whose
+// topics are down. It returns how many it started, and whether it has stopped
+// because Concurrency was reached.
+func (w *shelfWorker) start(work context.Context, due []store.Shelved) (started int, full bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, m := range due {
-		switch {
-		case len(w.busy) >= w.Concurrency:
-			return started, 0
-		case w.busy[m.Seq]:
-			passed++
+		if len(w.busy) >= w.Concurrency {
+			return started, true
+		}
+		w.place = m.Seq
+		if w.busy[m.Seq] {
 			continue
 		}
 		how := admitted
 		if m.Unopened == nil {
 			if how, _ = w.outages.admit(m.Message.Topic); how == held {
-				passed++
 				continue
 			}
 		}
@@ -111,7 +128,7 @@ func (w *shelfWorker) start(work context.Context, due []store.Shelved) (started,
 		w.running.Add(1)
 		go w.handle(work, m, how == asProbe)
 	}
-	return started, passed
+	return started, false
 }
 
 func (w *shelfWorker) handle(ctx context.Context, m store.Shelved, probe bool) {

@@ -139,6 +139,14 @@ var inboxBugs = []Bug{
 		Test: Test{"./inbox", "^TestAStepOfUnknownOutcomeUsesUpItsAttemptsOnTheShelf$"},
 	},
 	{
+		Name: "the-shelf-is-read-from-its-beginning-only",
+		Why:  "messages on the shelf for a topic that is down keep those of all other topics waiting",
+		File: "inbox/shelf_worker.go",
+		Old:  "		w.place = m.Seq\n",
+		New:  "",
+		Test: Test{"./inbox", "^TestAFullShelfOfATopicThatIsDownLeavesOthersAlone$"},
+	},
+	{
 		Name: "a-hanging-database-keeps-a-consumer-running",
 		Why:  "Run never returns after a lost commit, if the database no longer answers",
 		File: "inbox/transactions.go",
