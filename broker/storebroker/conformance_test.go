@@ -59,8 +59,10 @@ func deadLetters(t testing.TB, s store.Shelf, consumer string) (ms []*broker.Mes
 	}
 	for _, row := range rows {
 		m := store.Queued(row)
-		m.Header = maps.Clone(m.Header)
-		m.Header[broker.ReasonHeader] = row.Reason
+		header := make(map[string]string)
+		maps.Copy(header, m.Header)
+		header[broker.ReasonHeader] = row.Reason
+		m.Header = header
 		ms = append(ms, &m)
 	}
 	return ms

@@ -5,14 +5,18 @@ package storebroker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/storebroker"
+	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -105,6 +109,54 @@ func TestMessagesOfOtherProcessesCome(t *testing.T) {
 		publish(t, storebroker.New(shared, nil), message("1", ""))
 		if begun := time.Now(); (<-got).Sub(begun) > 200*time.Millisecond {
 			t.Errorf("it came after %v", time.Since(begun))
+		}
+	})
+}
+
+// damaged is a store in which some messages cannot be read.
+type damaged struct {
+	carrier
+	ids []string
+}
+
+func (d *damaged) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
+	rows, err := d.carrier.Shelved(ctx, q)
+	for i, row := range rows {
+		if slices.Contains(d.ids, row.Key) {
+			rows[i].Unopened = fmt.Errorf("%w: a test says so", once.ErrCorrupt)
+		}
+	}
+	return rows, err
+}
+
+// A message that cannot be opened becomes a dead letter, if no later one has to
+// wait for it.
+func TestAMessageThatCannotBeOpenedKeepsTheOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, said := &damaged{memstore.New(nil), []string{"1", "alone"}}, new(lines)
+		b := storebroker.New(d, &storebroker.Options{Logger: slog.New(slog.NewTextHandler(said, nil))})
+		s := open(t, b, "billing")
+		publish(t, b, message("1", "key"), message("2", "key"), message("alone", ""), message("3", ""))
+		must(t, s.Ack(soon(t), receive(t, s, 1)))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if ds, err := s.Receive(ctx, 10); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("behind a message that cannot be opened came %q, %v", ids(ds), err)
+		}
+		if dead := deadLetters(t, d, "billing"); len(dead) != 1 || dead[0].ID != "alone" {
+			t.Errorf("dead letters are %v", dead)
+		}
+		if text := said.String(); !strings.Contains(text, "level=ERROR") {
+			t.Errorf("the log has no error: %q", text)
+		}
+		d.ids = nil // it was mended
+		time.Sleep(time.Minute)
+		for _, id := range []string{"1", "2"} {
+			ds := receive(t, s, 1)
+			if got := ids(ds); got[0] != id {
+				t.Errorf("got %q, and not %s", got, id)
+			}
+			must(t, s.Ack(soon(t), ds))
 		}
 	})
 }

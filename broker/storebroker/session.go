@@ -256,15 +256,22 @@ func (s *session) limit() (context.Context, context.CancelFunc) {
 }
 
 // holdUnopened delays a message whose secret is missing, and makes a message that
-// was changed, or that is not sealed although it has to be, a dead letter.
+// was changed, or that is not sealed although it has to be, a dead letter. One with
+// an ordering key stays in the queue, because later ones would pass a dead letter.
 func (s *session) holdUnopened(ctx context.Context, row store.Shelved) bool {
-	why := row.Unopened
-	if row.Due, row.Reason = secretPause, name.Reason(why.Error()); !store.IsSealKeyMissing(why) {
+	why, forGood := row.Unopened, !store.IsSealKeyMissing(row.Unopened)
+	holds := forGood && row.Message.OrderingKey != ""
+	if row.Due, row.Reason = secretPause, name.Reason(why.Error()); forGood && !holds {
 		row.Due, row.State = 0, store.Parked
 	}
-	err := s.broker.change(ctx, []store.Shelved{row})[0]
-	if err == nil {
-		s.broker.options.Logger.WarnContext(ctx, "storebroker: a message cannot be opened", "topic", s.topic, "consumer", s.keys,
+	logger := s.broker.options.Logger
+	switch err := s.broker.change(ctx, []store.Shelved{row})[0]; {
+	case err != nil: // another session has it, or the next look tries it again
+	case holds:
+		logger.ErrorContext(ctx, "storebroker: a message cannot be opened, and later ones of its ordering key wait behind it", logs.Spaced(row.Key),
+			"topic", s.topic, "consumer", s.keys, "message", row.Key, "key", row.Message.OrderingKey, "error", why)
+	default:
+		logger.WarnContext(ctx, "storebroker: a message cannot be opened", "topic", s.topic, "consumer", s.keys,
 			"message", row.Key, "state", row.State, "error", why)
 	}
 	return true

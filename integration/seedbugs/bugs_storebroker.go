@@ -41,6 +41,13 @@ var storeBrokerBugs = []Bug{
 		Test: storeBrokerTest("^TestAMessageThatCannotBeTakenStopsNoOthers$"),
 	},
 	{
+		Name: "storebroker-passes-what-cannot-be-opened", Why: "a message overtakes an earlier one of its ordering key whose row is damaged",
+		File: "broker/storebroker/session.go",
+		Old:  `holds := forGood && row.Message.OrderingKey != ""`,
+		New:  `holds := false`,
+		Test: storeBrokerTest("^TestAMessageThatCannotBeOpenedKeepsTheOrder$"),
+	},
+	{
 		Name: "storebroker-ids-alone", Why: "a second message with an ID is dropped in silence",
 		File: "broker/storebroker/publisher.go",
 		Old:  `if id := m.ID + "#" + seq; len(id) <= name.Limit {`,
