@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -158,5 +159,45 @@ func TestAMessageThatCannotBeOpenedKeepsTheOrder(t *testing.T) {
 			}
 			must(t, s.Ack(soon(t), ds))
 		}
+	})
+}
+
+// hanging is a store whose changes do not return, whatever their contexts say, while
+// there is a channel.
+type hanging struct {
+	carrier
+	until atomic.Pointer[chan struct{}]
+}
+
+func (h *hanging) Change(ctx context.Context, m store.Shelved) error {
+	if until := h.until.Load(); until != nil {
+		<-*until
+	}
+	return h.carrier.Change(ctx, m)
+}
+
+// Whoever waits for a store that does not return obeys his own context.
+func TestSettlingAndClosingObeyTheirContexts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{carrier: memstore.New(nil)}
+		b := storebroker.New(h, nil)
+		s := open(t, b, "billing")
+		publish(t, b, message("1", ""), message("2", ""))
+		had := receive(t, s, 2)
+		hangs := make(chan struct{})
+		h.until.Store(&hangs)
+		time.Sleep(4 * time.Second) // a renewal hangs
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.Ack(ctx, had[:1]); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Ack returned %v", err)
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Close returned %v", err)
+		}
+		h.until.Store(nil)
+		close(hangs)
 	})
 }

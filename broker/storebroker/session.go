@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/effectively-once/once/broker/internal/wake"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/internal/turn"
 	"github.com/effectively-once/once/store"
 )
 
@@ -44,7 +46,7 @@ type arrival struct {
 	message broker.Message // as it is delivered
 	origin  string
 
-	mu     sync.Mutex    // held while the row is changed
+	turn   turn.Turn     // of whoever changes the row; it guards the next fields
 	row    store.Shelved // as it was last written
 	unsure bool          // the reply to a renewal was lost, so the row may have the next version
 	gone   bool          // settled, or lost
@@ -327,14 +329,21 @@ func (s *session) renew() {
 	ctx, cancel := s.limit()
 	defer cancel()
 	s.mu.Lock()
-	var held []*arrival
-	for a := range s.all {
-		if a.mu.TryLock() {
-			held = append(held, a)
-		}
-	}
+	all := slices.SortedFunc(maps.Keys(s.all), bySeq)
 	s.mu.Unlock()
-	slices.SortFunc(held, bySeq)
+	atOnce := max(len(all), 1)
+	if s.broker.many == nil { // settling one waits for one call, and not for those of all
+		atOnce = 1
+	}
+	for as := range slices.Chunk(all, atOnce) {
+		s.renewThese(ctx, as)
+	}
+}
+
+// renewThese extends the leases of some messages, in one call of the store if it can
+// do that.
+func (s *session) renewThese(ctx context.Context, as []*arrival) {
+	held := slices.DeleteFunc(slices.Clone(as), func(a *arrival) bool { return !a.tryTake() })
 	begun := time.Now()
 	errs := s.write(ctx, held, func(row *store.Shelved) { row.Due = s.broker.options.Lease })
 	s.mu.Lock()
@@ -349,16 +358,28 @@ func (s *session) renew() {
 		if a.gone = isLost(errs[i]); a.gone {
 			lost = append(lost, a)
 		}
-		a.mu.Unlock()
+		a.turn.Give()
 		if errs[i] != nil {
 			s.broker.options.Logger.WarnContext(ctx, "storebroker: the lease of a message could not be renewed", logs.Spaced(""),
-				"topic", s.topic, "consumer", s.keys, "message", a.row.Key, "error", errs[i])
+				"topic", s.topic, "consumer", s.keys, "message", a.message.ID, "error", errs[i])
 		}
 	}
 	s.drop(lost)
 }
 
-// write changes the rows of arrivals, whose mutexes are held. It returns an error
+// tryTake takes the turn of an arrival that is not settled, and that nobody settles.
+func (a *arrival) tryTake() bool {
+	if !a.turn.TryTake() {
+		return false
+	}
+	if a.gone { // it was settled, and is not dropped yet
+		a.turn.Give()
+		return false
+	}
+	return true
+}
+
+// write changes the rows of arrivals, whose turns the caller has. It returns an error
 // for each.
 func (s *session) write(ctx context.Context, as []*arrival, set func(*store.Shelved)) []error {
 	rows := make([]store.Shelved, len(as))

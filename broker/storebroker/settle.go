@@ -42,7 +42,7 @@ func (s *session) settle(ctx context.Context, ds []broker.Delivery, set func(*st
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	held, failed := s.lock(ds)
+	held, failed := s.lock(ctx, ds)
 	for i, err := range s.write(ctx, held, set) {
 		switch {
 		case isLost(err):
@@ -51,7 +51,7 @@ func (s *session) settle(ctx context.Context, ds []broker.Delivery, set func(*st
 			failed = fmt.Errorf("storebroker: %s: %w", held[i].origin, err)
 		}
 		held[i].gone = true // if it was not settled, it comes again when its lease ends
-		held[i].mu.Unlock()
+		held[i].turn.Give()
 	}
 	s.drop(held)
 	if len(held) > 0 {
@@ -60,9 +60,9 @@ func (s *session) settle(ctx context.Context, ds []broker.Delivery, set func(*st
 	return failed
 }
 
-// lock locks the messages of deliveries that this session has, in the order that
-// all callers use. It returns an error for the others.
-func (s *session) lock(ds []broker.Delivery) (held []*arrival, failed error) {
+// lock takes the turns of the messages of deliveries that this session has, in the
+// order that all callers use. It returns an error for the others.
+func (s *session) lock(ctx context.Context, ds []broker.Delivery) (held []*arrival, failed error) {
 	s.mu.Lock()
 	closed := s.closed
 	s.mu.Unlock()
@@ -82,12 +82,17 @@ func (s *session) lock(ds []broker.Delivery) (held []*arrival, failed error) {
 	}
 	slices.SortFunc(named, bySeq)
 	for _, a := range named {
-		if a.mu.Lock(); !a.gone {
+		err := a.turn.Take(ctx)
+		switch {
+		case err != nil: // its renewal takes too long; it comes again when its lease ends
+			s.drop([]*arrival{a})
+			failed = fmt.Errorf("storebroker: %s: waiting for the renewal of its lease: %w", a.origin, err)
+		case a.gone:
+			a.turn.Give()
+			failed = fmt.Errorf("%s: %w", a.origin, broker.ErrSettled)
+		default:
 			held = append(held, a)
-			continue
 		}
-		a.mu.Unlock()
-		failed = fmt.Errorf("%s: %w", a.origin, broker.ErrSettled)
 	}
 	return held, failed
 }
@@ -104,26 +109,46 @@ func (s *session) Close(ctx context.Context) error {
 	}
 	s.fail(errClosed)
 	s.end()
-	s.work.Wait()
 	s.broker.leave(s)
+	if err := s.awaitWork(ctx); err != nil {
+		return fmt.Errorf("storebroker: %s: the store still has not returned, and unsettled messages come again when their leases end: %w", s.Name(), err)
+	}
 	s.mu.Lock()
-	left := slices.SortedFunc(maps.Keys(s.all), bySeq)
+	all := slices.SortedFunc(maps.Keys(s.all), bySeq)
 	s.mu.Unlock()
-	left = slices.DeleteFunc(left, func(a *arrival) bool {
-		a.mu.Lock()
-		if a.gone { // it was being settled
-			a.mu.Unlock()
-		}
-		return a.gone
-	})
+	var left []*arrival
 	var failed error
+	for _, a := range all {
+		if err := a.turn.Take(ctx); err != nil {
+			failed = fmt.Errorf("storebroker: %s: an unsettled message could not be returned: %w", s.Name(), err)
+		} else if a.gone { // it was being settled
+			a.turn.Give()
+		} else {
+			left = append(left, a)
+		}
+	}
 	for i, err := range s.write(ctx, left, func(row *store.Shelved) { row.Due, row.Reason = 0, closedUnused }) {
 		left[i].gone = true
-		left[i].mu.Unlock()
+		left[i].turn.Give()
 		if err != nil && !isLost(err) {
 			failed = fmt.Errorf("storebroker: %s: unsettled messages could not be returned: %w", s.Name(), err)
 		}
 	}
 	s.broker.wakeSessions()
 	return failed
+}
+
+// awaitWork waits for the goroutines of the session.
+func (s *session) awaitWork(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		s.work.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

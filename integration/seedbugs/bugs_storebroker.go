@@ -6,8 +6,8 @@ var storeBrokerBugs = []Bug{
 	{
 		Name: "storebroker-renews-nothing", Why: "a message whose handler is slow goes to another process as well",
 		File: "broker/storebroker/session.go",
-		Old:  `if a.mu.TryLock() {`,
-		New:  `if false {`,
+		Old:  `if !a.turn.TryTake() {`,
+		New:  `if true {`,
 		Test: storeBrokerTest("^TestARenewalWhoseReplyIsLostKeepsTheLease$"),
 	},
 	{
@@ -46,6 +46,17 @@ var storeBrokerBugs = []Bug{
 		Old:  `holds := forGood && row.Message.OrderingKey != ""`,
 		New:  `holds := false`,
 		Test: storeBrokerTest("^TestAMessageThatCannotBeOpenedKeepsTheOrder$"),
+	},
+	{
+		Name: "storebroker-closes-without-end", Why: "a process does not end, because a store does not return",
+		File: "broker/storebroker/settle.go",
+		Old: `	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}`,
+		New: `	}
+}`,
+		Test: storeBrokerTest("^TestSettlingAndClosingObeyTheirContexts$"),
 	},
 	{
 		Name: "storebroker-ids-alone", Why: "a second message with an ID is dropped in silence",
