@@ -99,22 +99,39 @@ func (b *Broker) queues(ctx context.Context) (map[string][]string, error) {
 }
 
 // shelveAlone puts one message into queues. If the store refuses it, that is for
-// good, unless a queue has messages: it may be full.
+// good, unless a queue has messages: it may be full. It is refused twice before it
+// is at fault, because a full queue may become empty before it is looked at.
 func (b *Broker) shelveAlone(ctx context.Context, rows []store.Shelved) error {
-	err := b.shelve(ctx, rows)
-	if !errors.Is(err, once.ErrInvalid) {
-		return err
+	var refused error
+	for range 2 {
+		if refused = b.shelve(ctx, rows); !errors.Is(refused, once.ErrInvalid) {
+			return refused
+		}
+		full, err := b.notEmpty(ctx, rows)
+		if err != nil {
+			return err
+		}
+		if len(full) > 0 {
+			return fmt.Errorf("%w: the queue of %s may be full, and its topic waits for it: start that consumer, or retire it: %v",
+				broker.ErrNotYet, strings.Join(full, " or "), refused)
+		}
 	}
+	return fmt.Errorf("%w: %w", broker.ErrInvalid, refused)
+}
+
+// notEmpty returns the names of those whose queues have messages.
+func (b *Broker) notEmpty(ctx context.Context, rows []store.Shelved) (names []string, err error) {
 	for _, row := range rows {
-		found, failed := b.shelf.Shelved(ctx, store.ShelfQuery{Consumer: row.Consumer, Limit: 1, Bodiless: true})
-		if failed != nil {
-			return failed
+		found, err := b.shelf.Shelved(ctx, store.ShelfQuery{Consumer: row.Consumer, Limit: 1, Bodiless: true})
+		if err != nil {
+			return nil, err
 		}
 		if len(found) > 0 {
-			return fmt.Errorf("%w: the queue may be full: %v", broker.ErrNotYet, err)
+			keys, _ := store.QueueOwner(row.Consumer)
+			names = append(names, strconv.Quote(keys))
 		}
 	}
-	return fmt.Errorf("%w: %w", broker.ErrInvalid, err)
+	return names, nil
 }
 
 func (b *Broker) shelve(ctx context.Context, rows []store.Shelved) error {

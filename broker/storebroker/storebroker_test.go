@@ -154,8 +154,34 @@ func TestAFullQueueIsWaitedFor(t *testing.T) {
 	if len(errs) != 3 || errs[0] != nil || errs[1] != nil || !errors.Is(errs[2], broker.ErrNotYet) || errors.Is(errs[2], broker.ErrInvalid) {
 		t.Errorf("a queue of two messages took of three: %v", errs)
 	}
+	if text := errs[2].Error(); !strings.Contains(text, `"billing"`) {
+		t.Errorf("it does not say whose queue is full: %s", text)
+	}
 	must(t, s.Ack(soon(t), receive(t, s, 2)))
 	publish(t, b, message("3", ""))
+}
+
+// emptied is a store with a queue that is full when a message is put into it, and
+// empty when somebody looks.
+type emptied struct {
+	carrier
+	full atomic.Int64 // how often
+}
+
+func (e *emptied) Shelve(ctx context.Context, ms []store.Shelved) error {
+	if e.full.Add(-1) >= 0 {
+		return fmt.Errorf("%w: it does not fit", once.ErrInvalid)
+	}
+	return e.carrier.Shelve(ctx, ms)
+}
+
+func TestAQueueThatWasFullAMomentAgoIsNoFault(t *testing.T) {
+	e := &emptied{carrier: memstore.New(nil)}
+	b := storebroker.New(e, nil)
+	s := open(t, b, "billing")
+	e.full.Store(2) // with its batch, and alone
+	publish(t, b, message("1", ""))
+	receive(t, s, 1)
 }
 
 // oneRefused is a store that changes messages one by one, and refuses to change

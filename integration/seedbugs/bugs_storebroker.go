@@ -59,6 +59,13 @@ var storeBrokerBugs = []Bug{
 		Test: storeBrokerTest("^TestSettlingAndClosingObeyTheirContexts$"),
 	},
 	{
+		Name: "storebroker-refuses-at-once", Why: "a message is stuck for good because a full queue became empty meanwhile",
+		File: "broker/storebroker/publisher.go",
+		Old:  `for range 2 {`,
+		New:  `for range 1 {`,
+		Test: storeBrokerTest("^TestAQueueThatWasFullAMomentAgoIsNoFault$"),
+	},
+	{
 		Name: "storebroker-ids-alone", Why: "a second message with an ID is dropped in silence",
 		File: "broker/storebroker/publisher.go",
 		Old:  `if id := m.ID + "#" + seq; len(id) <= name.Limit {`,

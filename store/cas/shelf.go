@@ -296,7 +296,7 @@ func (c *Shelving[Tx]) enter(ctx context.Context, d docs[Tx], now Now, m store.S
 			return false, err
 		}
 		if err := d.write(name, value); err != nil {
-			return false, err
+			return false, fmt.Errorf("on the shelf of %q, with %d messages before: %w", m.Consumer, len(lines), err)
 		}
 	}
 	return true, nil
