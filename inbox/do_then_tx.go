@@ -1,11 +1,16 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/checksum"
+	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/store"
 )
 
@@ -35,6 +40,11 @@ import (
 // value that says so instead. If the outcome of the effect is unknown and it is
 // parked, so is the message: decide about the key of the step, and then replay
 // the message.
+//
+// The step and its value are kept for the KeepKey of op's Policy, or of the
+// consumer's if op has none; KeepOutcome does not apply. If an older message is
+// handled, for example after a replay, and its step is forgotten, Lookup is asked
+// first. Without a Lookup, the step and the message are parked.
 //
 // Checkpoint, BatchSize and Rebuild do not apply. Reconcile the step with
 // reconcile.Of(op).
@@ -66,14 +76,14 @@ func DoThenTx[V, Tx any](s once.TxStore[Tx], op *once.Operation[V], effect func(
 			return nil, err
 		}
 		step := *op
-		if step.Policy == (once.Policy{}) {
-			step.Policy = h.Policy
-			step.Policy.KeepOutcome = step.Policy.KeepKey // rows may be written much later, after a replay
-		}
+		step.Policy = stepPolicy(op.Policy, h.Policy)
 		h.before = func(ctx context.Context, it *item) (context.Context, error) {
 			work := step.Under(it.key).CausedBy(it.Message.Header[store.KeyHeader])
 			if it.input != nil {
 				work = work.Input(it.input)
+			}
+			if err := h.doubt(ctx, it, work.Key(), step.Policy.KeepKey, step.Lookup != nil); err != nil {
+				return ctx, err
 			}
 			value, err := once.Do(h.handlerContext(ctx), s, work, func(ctx context.Context, key once.Key) (value V, err error) {
 				defer recoverHandler(&err)
@@ -89,6 +99,54 @@ func DoThenTx[V, Tx any](s once.TxStore[Tx], op *once.Operation[V], effect func(
 
 // stepValue is the key of a step's value in the context of the rows.
 type stepValue struct{}
+
+// stepPolicy returns the policy of a step. Its outcome is kept for as long as its
+// key, because rows may be written much later, after a replay.
+func stepPolicy(own, ofConsumer once.Policy) once.Policy {
+	if own == (once.Policy{}) {
+		own = ofConsumer
+	}
+	own.KeepKey = cmp.Or(own.KeepKey, max(defaultKeepKey, own.KeepOutcome))
+	own.KeepOutcome = max(own.KeepOutcome, own.KeepKey)
+	return own
+}
+
+// forgottenStep is the reason of a step that doubt has made unknown or parked.
+const forgottenStep = "the message is older than this key is remembered, and what is forgotten may have happened. " +
+	"Decide about this key, and then replay the message"
+
+// doubt keeps an effect from being made again because its key was forgotten: the
+// rows of a message may be written when its step is no longer known. The step of an
+// old message that has no record is made unknown, so that Lookup is asked about it,
+// or parked if there is none. A person's decision leaves a record, which is
+// believed.
+func (h *txHandler[T]) doubt(ctx context.Context, it *item, key once.Key, keep time.Duration, asks bool) error {
+	onShelf := !it.shelvedAt.IsZero() && time.Since(it.shelvedAt) > keep/10*9 // it may have been tried some time before that
+	if !onShelf && !h.isOlder(it, keep) {
+		return nil
+	}
+	rec, err := h.store.Get(ctx, key)
+	if err != nil || rec.Status != once.Absent || rec.Attempt > 0 {
+		return err
+	}
+	set := once.Settlement{Status: once.Parked, Reason: h.store.Options().Sealing.SealReason(key, forgottenStep)}
+	if asks {
+		set.Status = once.Unknown
+	}
+	claim := once.ClaimRequest{Fence: once.Fence{Key: key, Owner: name.Token()}, Lease: noteLease, Cause: it.cause()}
+	if it.input != nil {
+		sum := checksum.Fingerprint(h.store.Options().Secret, key.UUID(), it.input)
+		claim.Fingerprint = sum[:]
+	}
+	_, err = h.transact(ctx, []once.ClaimRequest{claim}, func(recs []once.Record) ([]once.Settlement, error) {
+		set.Fence = once.Fence{Key: key, Owner: claim.Owner, Attempt: recs[0].Attempt}
+		return []once.Settlement{set}, nil
+	})
+	if errors.Is(err, once.ErrOutcomeUnknown) { // of this commit, and not of the step: the next try finds out
+		return fmt.Errorf("inbox: a forgotten step could not be noted: %v", err)
+	}
+	return err
+}
 
 // step takes the step of an item, if its handler has one. It returns the context
 // for the rows, or the result of an item for which there will be none.

@@ -109,8 +109,11 @@ func (e *env) fingerprint(it *item) []byte {
 // tooOld reports whether the key of a message may be forgotten although the
 // message was handled: before this run, or in it, if it has lasted longer than
 // keys are kept.
-func (e *env) tooOld(it *item) bool {
-	made, keep := it.Message.Time, e.Policy.KeepKey
+func (e *env) tooOld(it *item) bool { return e.isOlder(it, e.Policy.KeepKey) }
+
+// isOlder is tooOld for a key that is kept for another time.
+func (e *env) isOlder(it *item, keep time.Duration) bool {
+	made := it.Message.Time
 	return !made.IsZero() && time.Since(made) > keep && (e.since.IsZero() || made.Before(e.since) || time.Since(e.begun) > keep)
 }
 

@@ -38,7 +38,8 @@ type item struct {
 	debt      attemptCount // what the store has still to add to the count; may be negative
 	countedAt time.Time    // when the attempt was counted that is countedAhead
 
-	shelfID   string // its ID on the shelf, if that is not the message's
+	shelfID   string    // its ID on the shelf, if that is not the message's
+	shelvedAt time.Time // when it was put on the shelf; zero: it comes from the broker
 	onShelf   shelfPresence
 	parkAlone bool // it is parked without being handled, in a transaction of its own
 

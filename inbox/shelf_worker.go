@@ -212,7 +212,7 @@ func (w *shelfWorker) attempt(ctx context.Context, m store.Shelved, probe bool) 
 func (w *shelfWorker) itemOf(m store.Shelved) *item {
 	message := original(m.Message)
 	it := w.newItem(broker.Delivery{Message: &message, Redelivered: true, Origin: m.Origin})
-	it.counting = countAfter
+	it.counting, it.shelvedAt = countAfter, m.Created
 	if it.keyErr != nil && !w.keyed { // its key was its place in the log; on the shelf it is its ID there
 		it.key.ID, it.keyErr = m.Message.ID, nil
 	}
