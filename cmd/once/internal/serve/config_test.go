@@ -109,7 +109,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		"[relay]\nbatch = 5\n[janitor]":                                               "nothing to publish to",
 		hooks + "timeout = \"5s\"":                                                    "timeout",
 		hooks + "[relay]\nbatch = -1":                                                 "relay.batch",
-		hooks + "[relay]\nlease = \"5s\"":                                             "relay.lease",
+		hooks + "[relay]\nlease = \"5ms\"":                                            "relay.lease",
 		hooks + "[relay]\npoll = \"-5s\"":                                             "relay.poll",
 		hooks + "[relay.retry]\nattempts = -1":                                        "relay.retry",
 		"[janitor]\nevery = \"-60s\"":                                                 "janitor.every",
