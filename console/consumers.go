@@ -33,7 +33,7 @@ type consumerRow struct {
 }
 
 // downRow is a topic of which nothing gets through.
-type downRow struct{ Topic, Since, Reason string }
+type downRow struct{ Topic, Since, Reason string } // without a Topic: of any
 
 // markDown adds to rows what their consumers have reported. all has the consumers
 // of the rows.
@@ -50,7 +50,11 @@ func (v *view) markDown(ctx context.Context, s Store, all []store.Consumer, rows
 			}
 			asked[c.Keys] = nil
 			for _, o := range found {
-				asked[c.Keys] = append(asked[c.Keys], downRow{legible.Line(o.Topic), exactTime(o.Since), legible.Text(o.Reason)})
+				row := downRow{legible.Line(o.Topic), exactTime(o.Since), legible.Text(o.Reason)}
+				if o.Topic == inbox.AllTopics {
+					row.Topic = ""
+				}
+				asked[c.Keys] = append(asked[c.Keys], row)
 			}
 		}
 		rows[i].Down = asked[c.Keys]

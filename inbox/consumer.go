@@ -97,10 +97,11 @@ type Consumer struct {
 // Retry configures how often and when a failed message is retried.
 //
 // A message is parked after Attempts if others of its topic were handled
-// meanwhile. If nothing of a topic gets through, what the handler needs is
-// probably down. Then its messages are tried one at a time, at most 10 seconds
-// apart, no attempts are counted, and nothing is parked for them, until one gets
-// through. That is also the case after an error of [Unavailable].
+// meanwhile, or others of the consumer if it is the only one of its topic that
+// fails. If nothing of a topic gets through, what the handler needs is probably
+// down. Then its messages are tried one at a time, at most 10 seconds apart, no
+// attempts are counted, and nothing is parked for them, until one gets through.
+// That is also the case after an error of [Unavailable].
 type Retry struct {
 	// Attempts is how often a message is tried before it is parked. Default: 10.
 	// It also limits how many processes a message can kill, not counting its first
@@ -111,8 +112,8 @@ type Retry struct {
 	Limit time.Duration // longest delay, unless RetryAfter sets a longer one; default 5 minutes
 
 	// Outage is how long nothing of a topic may get through before attempts are
-	// counted again. A message that always fails, and is alone in its topic, is
-	// parked after that. Default: 3 days. If it is negative, only Unavailable tells
+	// counted again. A message that always fails, and of which nothing tells that
+	// it is to blame, is parked after that. Default: 3 days. If it is negative, only Unavailable tells
 	// of an outage, and all other failures count.
 	Outage time.Duration
 }

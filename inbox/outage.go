@@ -1,9 +1,12 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,19 +21,26 @@ const (
 	probeLimit = 10 * time.Second       // longest delay between two probes
 	probeTime  = 30 * time.Second       // after so long, a probe that has not ended no longer keeps others from trying
 
-	outageMessages = 5                // so many messages that fail one after another are an outage
+	outageMessages = 5                // so many messages of a topic, or of as many topics, that fail one after another are an outage
 	heldLimit      = 5 * time.Minute  // a message that was held for so long goes to the shelf
 	heldCrowded    = 30 * time.Second // the same if half of the window is held
 	suspectsLimit  = 10_000           // messages whose failures are remembered
+	topicsLimit    = 1_000            // topics that are remembered; those that are down are, beyond it
 	outageKept     = 15 * time.Minute // an outage that was reported within this time goes on
 )
+
+// AllTopics is the Topic of an [Outage] in which nothing of the consumer gets
+// through, of whatever topic.
+const AllTopics = "*"
 
 // outages knows for which topics nothing gets through, and tries one message at a
 // time of these. The session and the shelf of a run share it.
 //
 // A message is blamed for its failures only while others of its topic get
 // through. If nothing does, what the handler needs is probably down: then failed
-// attempts are not counted.
+// attempts are not counted. A topic may be that of one entity, and have one
+// message only. Such a message is judged by all others of the consumer, and if
+// messages of several topics fail one after another, all topics are down.
 type outages struct {
 	limit   time.Duration // Retry.Outage
 	logger  *slog.Logger
@@ -40,19 +50,25 @@ type outages struct {
 	mu         sync.Mutex
 	earlier    map[string]time.Time // when outages began that were reported before this run
 	recovered  map[string]bool      // those of them that are over
+	through    int64                // messages that got through
+	all        *topicState          // down if nothing gets through, of whatever topic
+	failing    map[string]bool      // topics whose messages failed since anything got through, and not before that
 	topics     map[string]*topicState
-	suspects   map[[16]byte]int64 // what topicState.passed was when a message first failed
+	dropAt     int                // so many topics are too many
+	suspects   map[[16]byte]int64 // how many had got through when a message first failed
 	interested map[int]func()     // called when a topic recovers
 	nextID     int
 }
 
 // topicState is what is known of a topic.
 type topicState struct {
-	passed  int64             // messages that got through
+	name    string
+	passed  int64             // how many had got through when one of the topic did last
 	failing map[[16]byte]bool // messages that failed since one got through, and not before that
 
 	down     bool
 	since    time.Time
+	begun    int64 // how many had got through then
 	reason   string
 	next     time.Time // when a message may be tried
 	distance *backoff.Backoff
@@ -60,7 +76,8 @@ type topicState struct {
 
 func newOutages(c *Consumer, logger *slog.Logger) *outages {
 	return &outages{limit: c.Retry.Outage, logger: logger, down: &c.Stats.Down,
-		changed: make(chan struct{}, 1), topics: make(map[string]*topicState), suspects: make(map[[16]byte]int64),
+		changed: make(chan struct{}, 1), all: &topicState{name: AllTopics}, failing: make(map[string]bool),
+		topics: make(map[string]*topicState), dropAt: topicsLimit, suspects: make(map[[16]byte]int64),
 		interested: make(map[int]func()), recovered: make(map[string]bool)}
 }
 
@@ -78,8 +95,8 @@ const (
 func (o *outages) admit(topic string) (admission, time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	t := o.topics[topic]
-	if t == nil || !t.down {
+	t := o.downState(topic)
+	if t == nil {
 		return admitted, 0
 	}
 	if wait := time.Until(t.next); wait > 0 {
@@ -94,6 +111,9 @@ func (o *outages) admit(topic string) (admission, time.Duration) {
 func (o *outages) nextProbe() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.all.down {
+		return min(max(time.Until(o.all.next), time.Millisecond), probeLimit)
+	}
 	first := time.Duration(0)
 	for _, t := range o.topics {
 		if wait := max(time.Until(t.next), time.Millisecond); t.down && (first == 0 || wait < first) {
@@ -107,24 +127,52 @@ func (o *outages) nextProbe() time.Duration {
 func (o *outages) isDown(topic string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	t := o.topics[topic]
-	return t != nil && t.down
+	return o.downState(topic) != nil
 }
 
-// hasOther reports whether messages of another topic have been tried.
+// downState returns what is down for a topic: all of them, or it alone. It is nil
+// if the topic is not down.
+func (o *outages) downState(topic string) *topicState {
+	if o.all.down {
+		return o.all
+	}
+	if t := o.topics[topic]; t != nil && t.down {
+		return t
+	}
+	return nil
+}
+
+// hasOther reports whether messages of another topic have been tried, and may get
+// through.
 func (o *outages) hasOther(topic string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.topics) > 1 || len(o.topics) == 1 && o.topics[topic] == nil
+	return !o.all.down && (len(o.topics) > 1 || len(o.topics) == 1 && o.topics[topic] == nil)
 }
 
 func (o *outages) topic(name string) *topicState {
 	t := o.topics[name]
 	if t == nil {
-		t = &topicState{failing: make(map[[16]byte]bool)}
+		if len(o.topics) >= o.dropAt {
+			o.drop()
+		}
+		t = &topicState{name: name, failing: make(map[[16]byte]bool)}
 		o.topics[name] = t
 	}
 	return t
+}
+
+// drop forgets topics that are not down, first those with nothing that fails. What
+// got through of the consumer remains as evidence.
+func (o *outages) drop() {
+	for _, failing := range []int{0, outageMessages} {
+		for name, t := range o.topics {
+			if len(o.topics) > topicsLimit/2 && !t.down && len(t.failing) <= failing {
+				delete(o.topics, name)
+			}
+		}
+	}
+	o.dropAt = max(topicsLimit, 2*len(o.topics))
 }
 
 // passed is called when the handler of a message has returned, and that is
@@ -132,33 +180,47 @@ func (o *outages) topic(name string) *topicState {
 func (o *outages) passed(ctx context.Context, it *item) {
 	o.mu.Lock()
 	t := o.topic(it.Message.Topic)
-	t.passed++
+	o.through++
+	t.passed = o.through
 	if len(o.suspects) > 0 {
 		delete(o.suspects, digest(it.Message))
 	}
 	clear(t.failing)
-	if _, was := o.earlier[it.Message.Topic]; was { // until another process says that it is down
-		delete(o.earlier, it.Message.Topic)
-		o.recovered[it.Message.Topic] = true
-		o.report()
+	clear(o.failing)
+	type ended struct {
+		topic string
+		after time.Duration
 	}
-	if !t.down {
-		o.mu.Unlock()
-		return
+	var over []ended
+	for _, d := range []*topicState{t, o.all} {
+		if _, was := o.earlier[d.name]; was { // until another process says that it is down
+			delete(o.earlier, d.name)
+			o.recovered[d.name] = true
+			o.report()
+		}
+		if d.down {
+			o.end(d)
+			over = append(over, ended{d.name, time.Since(d.since)})
+		}
 	}
-	t.down = false
-	lasted := time.Since(t.since)
-	o.down.Add(-1)
-	o.report()
 	var calls []func()
-	for _, call := range o.interested {
-		calls = append(calls, call)
+	if len(over) > 0 {
+		calls = slices.Collect(maps.Values(o.interested))
 	}
 	o.mu.Unlock()
-	o.logger.InfoContext(ctx, "inbox: messages of a topic get through again", "topic", it.Message.Topic, "after", lasted.Round(time.Millisecond))
+	for _, d := range over {
+		o.logger.InfoContext(ctx, "inbox: messages of a topic get through again", "topic", d.topic, "after", d.after.Round(time.Millisecond))
+	}
 	for _, call := range calls {
 		call()
 	}
+}
+
+// end notes that a topic is not down.
+func (o *outages) end(t *topicState) {
+	t.down = false
+	o.down.Add(-1)
+	o.report()
 }
 
 // unused is called when a message that was tried as a probe has shown nothing. If
@@ -166,8 +228,8 @@ func (o *outages) passed(ctx context.Context, it *item) {
 func (o *outages) unused(topic string, called bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	t := o.topics[topic]
-	if t == nil || !t.down {
+	t := o.downState(topic)
+	if t == nil {
 		return
 	}
 	if t.next = time.Now(); called {
@@ -196,29 +258,40 @@ func (o *outages) judge(it *item, err error) (b blame, after time.Duration, news
 	unavailable := errors.As(err, &said)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	t := o.topic(it.Message.Topic)
-	if id := digest(it.Message); !o.isSuspect(id, t) && len(t.failing) < outageMessages {
+	t, id := o.topic(it.Message.Topic), digest(it.Message)
+	first := o.firstFailure(id)
+	if t.passed <= first && len(t.failing) < outageMessages {
 		t.failing[id] = true
 	}
-	switch {
-	case t.down && it.probe:
-		news, t.reason = goesOn, whyOf(err)
-		o.wait(t, err)
-	case t.down: // it was begun before that
-	case unavailable, o.limit > 0 && len(t.failing) >= outageMessages:
-		news = o.begin(it, t, err)
-	default:
-		return itsFault, 0, 0
+	if o.through <= first && len(o.failing) < outageMessages && (unavailable || o.limit > 0) {
+		o.failing[t.name] = true
 	}
-	if o.limit > 0 && time.Since(t.since) >= o.limit {
+	d := cmp.Or(o.downState(t.name), t)
+	switch {
+	case d.down && d == t && !unavailable && t.isAlone(id) && o.through > max(first, t.begun):
+		o.end(t) // others of the consumer get through now
+		return itsFault, 0, outageNews{}
+	case d.down && it.probe:
+		news, d.reason = outageNews{d.name, goesOn}, whyOf(err)
+		o.wait(d, err)
+	case d.down: // it was begun before that
+	case len(o.failing) >= outageMessages:
+		d = o.all
+		news = o.begin(d, err)
+	case unavailable, o.limit > 0 && len(t.failing) >= outageMessages:
+		news = o.begin(d, err)
+	default:
+		return itsFault, 0, outageNews{}
+	}
+	if o.limit > 0 && time.Since(d.since) >= o.limit {
 		return itsFault, 0, news
 	}
-	return nobodys, o.delay(t), news
+	return nobodys, o.delay(d), news
 }
 
-// mayPark reports whether a message whose attempts are used up is parked. If
-// nothing else of its topic got through since it first failed, the topic is down
-// instead, and after is the delay before the next attempt.
+// mayPark reports whether a message whose attempts are used up is parked. If there
+// is no evidence against it, its topic is down instead, and after is the delay
+// before the next attempt.
 func (o *outages) mayPark(ctx context.Context, it *item, err error, attempts int) (parks bool, after time.Duration) {
 	var panicked *panicError
 	if o.limit <= 0 || attempts == 1 || errors.As(err, &panicked) {
@@ -234,33 +307,40 @@ func (o *outages) judgeLast(it *item, err error) (parks bool, after time.Duratio
 	defer o.mu.Unlock()
 	t := o.topic(it.Message.Topic)
 	if o.isSuspect(digest(it.Message), t) {
-		return true, 0, 0
+		return true, 0, outageNews{}
 	}
-	if !t.down {
-		news = o.begin(it, t, err)
+	d := o.downState(t.name)
+	if d == nil {
+		d = t
+		news = o.begin(d, err)
 	}
-	if time.Since(t.since) >= o.limit {
+	if time.Since(d.since) >= o.limit {
 		return true, 0, news
 	}
-	return false, o.delay(t), news
+	return false, o.delay(d), news
 }
 
 // outageNews is what the log is told about a topic.
-type outageNews int
+type outageNews struct {
+	topic string
+	kind  newsKind
+}
+
+type newsKind int
 
 const (
-	begins outageNews = iota + 1
+	begins newsKind = iota + 1
 	goesOn
 )
 
 // tell logs news.
 func (o *outages) tell(ctx context.Context, news outageNews, it *item, err error) {
-	switch news {
+	switch news.kind {
 	case begins:
 		o.logger.WarnContext(ctx, "inbox: nothing of a topic gets through: its messages are tried one at a time, and no attempts are counted",
-			"topic", it.Message.Topic, "message", it.Message.ID, "error", err)
+			"topic", news.topic, "message", it.Message.ID, "error", err)
 	case goesOn:
-		o.logger.WarnContext(ctx, "inbox: still nothing of a topic gets through", logs.Spaced(it.Message.Topic), "topic", it.Message.Topic,
+		o.logger.WarnContext(ctx, "inbox: still nothing of a topic gets through", logs.Spaced(news.topic), "topic", news.topic,
 			"message", it.Message.ID, "error", err)
 	}
 }
@@ -279,30 +359,46 @@ func (o *outages) delay(t *topicState) time.Duration {
 }
 
 // isSuspect reports whether others of its topic got through since a message first
-// failed. It remembers a message that has failed for the first time.
+// failed; if it is the only one of its topic that fails, any others.
 func (o *outages) isSuspect(id [16]byte, t *topicState) bool {
+	passed := t.passed
+	if t.isAlone(id) {
+		passed = o.through
+	}
+	return passed > o.firstFailure(id)
+}
+
+// isAlone reports whether no other message of the topic has failed since one got
+// through.
+func (t *topicState) isAlone(id [16]byte) bool {
+	return len(t.failing) == 0 || len(t.failing) == 1 && t.failing[id]
+}
+
+// firstFailure returns how many messages had got through when one first failed. It
+// remembers one that has failed for the first time.
+func (o *outages) firstFailure(id [16]byte) int64 {
 	first, known := o.suspects[id]
 	if known {
-		return t.passed > first
+		return first
 	}
 	if len(o.suspects) >= suspectsLimit {
 		clear(o.suspects) // most of them got through
 	}
-	o.suspects[id] = t.passed
-	return false
+	o.suspects[id] = o.through
+	return o.through
 }
 
 // begin notes that nothing of a topic gets through.
-func (o *outages) begin(it *item, t *topicState, err error) outageNews {
-	t.down, t.since, t.reason = true, time.Now(), whyOf(err)
-	if since, goesOn := o.earlier[it.Message.Topic]; goesOn {
+func (o *outages) begin(t *topicState, err error) outageNews {
+	t.down, t.since, t.begun, t.reason = true, time.Now(), o.through, whyOf(err)
+	if since, was := o.earlier[t.name]; was {
 		t.since = since
 	}
 	t.distance = &backoff.Backoff{First: probeFirst, Limit: probeLimit}
 	o.wait(t, err)
 	o.down.Add(1)
 	o.report()
-	return begins
+	return outageNews{t.name, begins}
 }
 
 // wait sets when the next message may be tried.

@@ -16,7 +16,7 @@ import (
 
 // Outage is a topic of which nothing gets through at a consumer. See [Retry].
 type Outage struct {
-	Topic  string    `json:"topic"`
+	Topic  string    `json:"topic"` // AllTopics if nothing of any gets through
 	Since  time.Time `json:"since"`
 	Seen   time.Time `json:"seen"`   // when a process of the consumer last reported it
 	Reason string    `json:"reason"` // why the latest message failed
@@ -128,10 +128,10 @@ func (o *outages) list(now time.Time) (all []Outage, recovered map[string]bool) 
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	recovered = maps.Clone(o.recovered)
-	for topic, t := range o.topics {
+	for _, t := range append(slices.Collect(maps.Values(o.topics)), o.all) {
 		if t.down {
 			reason := name.Reason(t.reason)
-			all = append(all, Outage{topic, now.Add(-time.Since(t.since)), now, reason[:min(len(reason), outageReason)]})
+			all = append(all, Outage{t.name, now.Add(-time.Since(t.since)), now, reason[:min(len(reason), outageReason)]})
 		}
 	}
 	return all, recovered
@@ -144,7 +144,11 @@ func (o *outages) goOn(earlier []Outage) {
 	o.earlier = make(map[string]time.Time)
 	for _, was := range earlier {
 		o.earlier[was.Topic] = was.Since
-		if t := o.topics[was.Topic]; t != nil && t.down {
+		t := o.topics[was.Topic]
+		if was.Topic == AllTopics {
+			t = o.all
+		}
+		if t != nil && t.down {
 			t.since = was.Since
 		}
 	}

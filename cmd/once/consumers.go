@@ -141,8 +141,11 @@ func (c *consumersList) Run(ctx context.Context) error {
 	for _, one := range all {
 		for _, o := range down[one.Keys] {
 			if !told[one.Keys+"\x00"+o.Topic] {
-				fmt.Fprintf(os.Stdout, "%s: nothing of the topic %s gets through, since %s: %s\n", show.Line(one.Name), show.Line(o.Topic),
-					stamp(o.Since), show.Line(o.Reason))
+				topic := "the topic " + show.Line(o.Topic)
+				if o.Topic == inbox.AllTopics {
+					topic = "any topic"
+				}
+				fmt.Fprintf(os.Stdout, "%s: nothing of %s gets through, since %s: %s\n", show.Line(one.Name), topic, stamp(o.Since), show.Line(o.Reason))
 			}
 			told[one.Keys+"\x00"+o.Topic] = true
 		}
