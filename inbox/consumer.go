@@ -83,7 +83,8 @@ type Consumer struct {
 	// Rebuild names a rebuild, if it is not empty: all messages are handled again,
 	// under the rebuild's own keys and positions, and calls of once.Do are
 	// refused. Use it for handlers that fill a projection. It is the only way to
-	// handle messages again; resetting the offsets of a log has no effect.
+	// handle messages again; resetting the offsets of a log has no effect. A
+	// [broker.Subscriber] has nothing from before, so it is refused.
 	Rebuild string
 
 	// StopTime is how long running handlers may continue after the context of Run
@@ -214,6 +215,9 @@ func (c *Consumer) check() error {
 		return invalid("consumer %q has no Source", c.Name)
 	case c.Handler.newRun == nil:
 		return invalid("consumer %q has no Handler: create one with inbox.Tx, inbox.Do or inbox.Batch", c.Name)
+	case c.Rebuild != "" && isSubscriber(c.Source):
+		return invalid("consumer %q: a Rebuild gets nothing from %s that was published before it: consume from a log, or fill the tables "+
+			"from the data itself", c.Name, c.Source.Name())
 	case !c.Checkpoint && isPlaceless(c.Source):
 		return invalid("consumer %q: %s does not remember what was consumed: set Checkpoint", c.Name, c.Source.Name())
 	case c.Retry.Attempts < 1 || c.Retry.First < 0 || c.Retry.Limit < c.Retry.First:
@@ -275,6 +279,13 @@ func (c *Consumer) operationOf(consumer string) string {
 // handler and no other consumer can have it: steps come after a slash, and the
 // name of a consumer or of its rebuild has no @.
 const countSuffix = "@@attempts"
+
+// isSubscriber reports whether a source has a queue for each consumer, that begins
+// with it.
+func isSubscriber(s broker.Source) bool {
+	_, ok := s.(broker.Subscriber)
+	return ok
+}
 
 func isPlaceless(s broker.Source) bool {
 	_, ok := s.(broker.Placeless)

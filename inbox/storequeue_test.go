@@ -220,3 +220,20 @@ func TestAStoreThatCannotCarryIsRefused(t *testing.T) {
 		}
 	})
 }
+
+// A queue in the store has nothing that was published before its consumer. A
+// rebuild would get nothing of that, and leave a queue that nobody reads.
+func TestARebuildFromATopicOfTheStoreIsRefused(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		c := b.counting("billing", storebroker.New(b.store, nil))
+		c.Rebuild = "2"
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := c.Run(ctx); !errors.Is(err, once.ErrInvalid) || !strings.Contains(err.Error(), "Rebuild") {
+			t.Errorf("%v", err)
+		}
+		if b.isRegistered("billing@2") {
+			t.Error("it is registered, and gets all later messages")
+		}
+	})
+}
