@@ -11,7 +11,12 @@ import (
 	"github.com/effectively-once/once/store/cosmosstore"
 )
 
+// The imitation reads and writes a list of a thousand messages for each of them,
+// which takes minutes. Redis, whose store has the same engine, is always tested.
 func TestTheStoreCarriesMessages(t *testing.T) {
+	if proof.Soaking(t) == 0 {
+		t.Skip("make soak does that: it takes minutes on an imitation")
+	}
 	carried.Run(t, func(tb testing.TB) carried.Store {
 		s := fakecosmos.New()
 		tb.Cleanup(s.Close)
