@@ -4,15 +4,20 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"time"
 )
 
 // maxAgain is how many failures may be bad luck. If there are more, the code is
 // broken, and to repeat them would only take time.
 const maxAgain = 20
+
+// againTime ends the repeating. What was not repeated by then stays a failure.
+const againTime = 20 * time.Minute
 
 // suspect is a failure that may be bad luck: of a test, or of a whole package.
 // A package is repeated whole if its program did not come to its end, because
@@ -80,6 +85,8 @@ func (o *options) runAgain(ctx context.Context, l *ledger, at *room, say func(fo
 		say("none of the %d failures is repeated: more than %d are no bad luck", len(all), maxAgain)
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, againTime)
+	defer cancel()
 	for _, s := range all {
 		for try := 1; try <= o.flaky && ctx.Err() == nil; try++ {
 			again := s.run(ctx, o, at)
@@ -91,6 +98,9 @@ func (o *options) runAgain(ctx context.Context, l *ledger, at *room, say func(fo
 			l.flakes = append(l.flakes, s.forgive(again))
 			break
 		}
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		say("after %v, no more failures are repeated", againTime)
 	}
 }
 
