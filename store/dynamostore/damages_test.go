@@ -17,20 +17,22 @@ type item = map[string]types.AttributeValue
 // damages are those of a table.
 func damages(c *dynamodb.Client, table string) (all []storetest.Damage) {
 	change := func(ctx context.Context, is func(pk, text string) bool, to func(item)) error {
-		out, err := c.Scan(ctx, &dynamodb.ScanInput{TableName: &table})
-		if err != nil {
-			return err
-		}
-		for _, it := range out.Items {
-			pk, _ := it["pk"].(*types.AttributeValueMemberS)
-			text, _ := it["text"].(*types.AttributeValueMemberS)
-			if text == nil {
-				text = &types.AttributeValueMemberS{}
-			}
-			if pk != nil && is(pk.Value, text.Value) {
-				to(it)
-				_, err := c.PutItem(ctx, &dynamodb.PutItemInput{TableName: &table, Item: it})
+		for pages := dynamodb.NewScanPaginator(c, &dynamodb.ScanInput{TableName: &table}); pages.HasMorePages(); {
+			page, err := pages.NextPage(ctx)
+			if err != nil {
 				return err
+			}
+			for _, it := range page.Items {
+				pk, _ := it["pk"].(*types.AttributeValueMemberS)
+				text, _ := it["text"].(*types.AttributeValueMemberS)
+				if text == nil {
+					text = &types.AttributeValueMemberS{}
+				}
+				if pk != nil && is(pk.Value, text.Value) {
+					to(it)
+					_, err := c.PutItem(ctx, &dynamodb.PutItemInput{TableName: &table, Item: it})
+					return err
+				}
 			}
 		}
 		return errors.New("there is no such item")
