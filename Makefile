@@ -15,7 +15,7 @@ RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/l
 SUITE = $(GO) run ./integration/cmd/suite -flaky $(FLAKY)
 
 # Tests without the race detector are compiled as lint compiles them.
-PLAIN := CGO_ENABLED=0 $(GO) test -vet=off -trimpath
+PLAIN = env CGO_ENABLED=0 GOFLAGS=-trimpath $(SUITE) -norace
 
 .PHONY: demo bench-console screenshots test test-azurite test-browser test-dynamodb test-galera test-kafka test-postgres test-rabbitmq test-sqs check load lint oldest vuln bench soak release release-check
 
@@ -34,7 +34,7 @@ test:
 # integration/failover: these packages lack pg_basebackup.
 test-postgres:
 	for version in $(VERSIONS); do ONCE_TEST_POSTGRES_VERSION=$$version $(GO) run ./integration/cmd/servers -only postgres -- \
-		sh -c '$(PLAIN) -count=1 -run "Conformance|Contract" ./store/pgstore ./integration/sqlstore && $(PLAIN) -count=1 \
+		sh -c '$(PLAIN) -run "Conformance|Contract" ./store/pgstore ./integration/sqlstore && $(PLAIN) \
 		-run "/(postgres|pgstore|sqlstore, p)" ./integration/crash ./integration/faults ./integration/lostreply ./integration/history' || exit; done
 
 # MySQL's dialect in a cluster of three nodes, which takes half a minute to start, for each test.
@@ -43,13 +43,13 @@ test-galera:
 
 # The store in Azure Tables, on its emulator, which npm installs into a cache.
 test-azurite:
-	$(GO) run ./integration/cmd/servers -only azurite -- sh -c '$(PLAIN) -count=1 -run Azurite ./integration/server && \
-		$(GO) test -vet=off $(RACE) -count=1 -timeout 20m ./store/tablestore ./integration/tablestore && \
-		$(GO) test -vet=off $(RACE) -count=1 -run /tablestore ./integration/history && $(PLAIN) -count=1 -run Azurite\|WithoutTables ./cmd/once'
+	$(GO) run ./integration/cmd/servers -only azurite -- sh -c '$(PLAIN) -run Azurite ./integration/server && \
+		$(SUITE) ./store/tablestore ./integration/tablestore && $(SUITE) -run /tablestore ./integration/history && \
+		$(PLAIN) -run "Azurite|WithoutTables" ./cmd/once'
 
 # The console in Chromium, on SQLite and PostgreSQL. npm installs axe-core into a cache.
 test-browser:
-	$(GO) run ./integration/cmd/servers -only postgres,chromium -- $(GO) test -vet=off $(RACE) -count=1 -timeout 20m ./integration/console
+	$(GO) run ./integration/cmd/servers -only postgres,chromium -- $(SUITE) ./integration/console
 
 # The pictures in docs, taken by Chromium. Times, random ids and trends are replaced, so they change only with the pages.
 screenshots:
@@ -69,7 +69,7 @@ test-rabbitmq:
 
 # DynamoDB's store on an imitation that others have written, from the Python Package Index.
 test-dynamodb:
-	$(GO) run ./integration/cmd/servers -only dynamodb -- env $(PLAIN) -count=1 -run OnMoto ./store/dynamostore ./integration/dynamostore
+	$(GO) run ./integration/cmd/servers -only dynamodb -- $(PLAIN) -run OnMoto ./store/dynamostore ./integration/dynamostore
 
 # The broker of SQS on an imitation that others have written, which Maven fetches.
 test-sqs:
@@ -86,9 +86,9 @@ load:
 lint:
 	./.ci/lint $(STATICCHECK) $(MODULES)
 
-# The root module, on the oldest Go release that it supports.
+# The root module, on the oldest Go release that it supports. What passed is not run again after a failure.
 oldest:
-	GOWORK=off GOTOOLCHAIN=go1.24.11 $(GO) test ./...
+	for time in 0 $$(seq $(FLAKY)); do GOWORK=off GOTOOLCHAIN=go1.24.11 $(GO) test ./... && exit; done; exit 1
 
 vuln:
 	./.ci/vuln $(GOVULNCHECK) $(MODULES)
@@ -105,7 +105,7 @@ soak:
 	ONCE_SOAK=$(SOAK) $(GO) run ./integration/cmd/servers -- $(GO) test $(RACE) -v -count=1 -timeout 0 -p 1 \
 		./integration/crash ./integration/history ./integration/faults/... ./integration/lostreply/... ./integration/consume \
 		./integration/publish ./integration/outboxlog ./integration/brokers ./integration/natsstore
-	ONCE_SOAK=$(SOAK) $(PLAIN) -count=1 -timeout 0 -run CarriesMessages ./integration/cosmosstore ./integration/dynamostore
+	ONCE_SOAK=$(SOAK) $(PLAIN) -timeout 24h -run CarriesMessages ./integration/cosmosstore ./integration/dynamostore
 	$(GO) run ./integration/cmd/servers -only postgres,mariadb,pgbouncer,rabbitmq,redis,azurite -- \
 		$(GO) run ./integration/cmd/seedbugs
 	$(MAKE) test-postgres test-galera test-kafka test-sqs

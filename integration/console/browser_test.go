@@ -50,6 +50,7 @@ func startBrowser() {
 		return
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"), chromedp.UserDataDir(profile),
+		chromedp.Env("TMPDIR="+profile), // where it leaves files
 		chromedp.Flag("disable-component-update", true), chromedp.Flag("font-render-hinting", "none"),
 		chromedp.Flag("host-resolver-rules", "MAP *.example 127.0.0.1")) // names of other sites
 	if os.Getuid() == 0 {
