@@ -2,7 +2,7 @@ package dynamostore_test
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -14,9 +14,29 @@ import (
 
 type item = map[string]types.AttributeValue
 
-// damages are those of a table.
+// damages are those of a table with the default prefix. Of a large table, they read
+// what they damage, because the imitation of others takes long to scan it.
 func damages(c *dynamodb.Client, table string) (all []storetest.Damage) {
-	change := func(ctx context.Context, is func(pk, text string) bool, to func(item)) error {
+	get := func(ctx context.Context, pk string) (item, error) {
+		out, err := c.GetItem(ctx, &dynamodb.GetItemInput{TableName: &table, Key: item{"pk": &types.AttributeValueMemberS{Value: pk}}})
+		if err == nil && len(out.Item) == 0 {
+			err = fmt.Errorf("there is no item %s", pk)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return out.Item, nil
+	}
+	change := func(ctx context.Context, pk string, to func(item)) error {
+		it, err := get(ctx, pk)
+		if err != nil {
+			return err
+		}
+		to(it)
+		_, err = c.PutItem(ctx, &dynamodb.PutItemInput{TableName: &table, Item: it})
+		return err
+	}
+	outgoing := func(ctx context.Context, id string, to func(item)) error {
 		for pages := dynamodb.NewScanPaginator(c, &dynamodb.ScanInput{TableName: &table}); pages.HasMorePages(); {
 			page, err := pages.NextPage(ctx)
 			if err != nil {
@@ -25,17 +45,36 @@ func damages(c *dynamodb.Client, table string) (all []storetest.Damage) {
 			for _, it := range page.Items {
 				pk, _ := it["pk"].(*types.AttributeValueMemberS)
 				text, _ := it["text"].(*types.AttributeValueMemberS)
-				if text == nil {
-					text = &types.AttributeValueMemberS{}
-				}
-				if pk != nil && is(pk.Value, text.Value) {
-					to(it)
-					_, err := c.PutItem(ctx, &dynamodb.PutItemInput{TableName: &table, Item: it})
-					return err
+				if pk != nil && text != nil && strings.Contains(pk.Value, "doc:out/") && strings.Contains(text.Value, fmt.Sprintf("%q", id)) {
+					return change(ctx, pk.Value, to)
 				}
 			}
 		}
-		return errors.New("there is no such item")
+		return fmt.Errorf("there is no message %q", id)
+	}
+	shelved := func(ctx context.Context, consumer, id string, to func(item)) error {
+		pk := fmt.Sprintf("once#doc:shelf/%x", consumer)
+		it, err := get(ctx, pk)
+		if err != nil {
+			return err
+		}
+		var lines []struct {
+			Seq int64
+			ID  string
+		}
+		text, _ := it["text"].(*types.AttributeValueMemberS)
+		if text == nil {
+			return fmt.Errorf("%s has no text", pk)
+		}
+		if err := json.Unmarshal([]byte(text.Value), &lines); err != nil {
+			return err
+		}
+		for _, line := range lines {
+			if line.ID == id {
+				return change(ctx, fmt.Sprintf("%s/%d", pk, line.Seq), to)
+			}
+		}
+		return fmt.Errorf("%s has no message %q", pk, id)
 	}
 	for name, to := range map[string]func(item){
 		"no attempt":           func(it item) { delete(it, "attempt") },
@@ -46,8 +85,7 @@ func damages(c *dynamodb.Client, table string) (all []storetest.Damage) {
 		"a format to come":     func(it item) { it["format"] = &types.AttributeValueMemberN{Value: "3"} },
 	} {
 		all = append(all, storetest.Damage{Name: name, Record: func(ctx context.Context, k once.Key) error {
-			id := fmt.Sprintf("%x", k.UUID())
-			return change(ctx, func(pk, _ string) bool { return strings.HasSuffix(pk, id) }, to)
+			return change(ctx, fmt.Sprintf("once#%x", k.UUID()), to)
 		}})
 	}
 	for name, to := range map[string]func(item){
@@ -56,17 +94,9 @@ func damages(c *dynamodb.Client, table string) (all []storetest.Damage) {
 		"a number for text": func(it item) { it["text"] = &types.AttributeValueMemberN{Value: "1"} },
 	} {
 		all = append(all, storetest.Damage{
-			Name: name,
-			Outgoing: func(ctx context.Context, id string) error {
-				return change(ctx, func(pk, text string) bool {
-					return strings.Contains(pk, "doc:out/") && strings.Contains(text, fmt.Sprintf("%q", id))
-				}, to)
-			},
-			Shelved: func(ctx context.Context, consumer, id string) error {
-				return change(ctx, func(pk, text string) bool {
-					return strings.Contains(pk, fmt.Sprintf("doc:shelf/%x/", consumer)) && strings.Contains(text, fmt.Sprintf(`"ID":%q`, id))
-				}, to)
-			},
+			Name:     name,
+			Outgoing: func(ctx context.Context, id string) error { return outgoing(ctx, id, to) },
+			Shelved:  func(ctx context.Context, consumer, id string) error { return shelved(ctx, consumer, id, to) },
 		})
 	}
 	return all
