@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -15,8 +14,10 @@ import (
 
 // damages are those of a table.
 func damages(c *aztables.Client) (all []storetest.Damage) {
-	change := func(ctx context.Context, is func(row, text string) bool, to func(map[string]any)) error {
-		for pages := c.NewListEntitiesPager(nil); pages.More(); {
+	// change changes the first entity whose RowKey begins like this and whose text has a part.
+	change := func(ctx context.Context, begin, part string, to func(map[string]any)) error {
+		filter := fmt.Sprintf("RowKey ge '%s' and RowKey lt '%s~'", begin, begin)
+		for pages := c.NewListEntitiesPager(&aztables.ListEntitiesOptions{Filter: &filter}); pages.More(); {
 			page, err := pages.NextPage(ctx)
 			if err != nil {
 				return err
@@ -28,14 +29,14 @@ func damages(c *aztables.Client) (all []storetest.Damage) {
 				}
 				encoded, _ := entity["Body00"].(string)
 				body, _ := base64.StdEncoding.DecodeString(encoded)
-				if row, _ := entity["RowKey"].(string); is(row, string(body)) {
+				if strings.Contains(string(body), part) {
 					to(entity)
 					_, err = c.UpsertEntity(ctx, mustMarshal(entity), &aztables.UpsertEntityOptions{UpdateMode: aztables.UpdateModeReplace})
 					return err
 				}
 			}
 		}
-		return errors.New("there is no such entity")
+		return fmt.Errorf("there is no entity %s with %s", begin, part)
 	}
 	without := func(name string) func(map[string]any) {
 		return func(e map[string]any) { delete(e, name); delete(e, name+"@odata.type") }
@@ -49,7 +50,7 @@ func damages(c *aztables.Client) (all []storetest.Damage) {
 		"a format to come":     func(e map[string]any) { e["Format"] = "3" },
 	} {
 		all = append(all, storetest.Damage{Name: name, Record: func(ctx context.Context, k once.Key) error {
-			return change(ctx, func(row, _ string) bool { return row == fmt.Sprintf("once-key-%x", k.UUID()) }, to)
+			return change(ctx, fmt.Sprintf("once-key-%x", k.UUID()), "", to)
 		}})
 	}
 	for name, to := range map[string]func(map[string]any){
@@ -60,14 +61,10 @@ func damages(c *aztables.Client) (all []storetest.Damage) {
 		all = append(all, storetest.Damage{
 			Name: name,
 			Outgoing: func(ctx context.Context, id string) error {
-				return change(ctx, func(row, text string) bool {
-					return strings.HasPrefix(row, "once-doc-out") && strings.Contains(text, fmt.Sprintf("%q", id))
-				}, to)
+				return change(ctx, "once-doc-out", fmt.Sprintf("%q", id), to)
 			},
 			Shelved: func(ctx context.Context, consumer, id string) error {
-				return change(ctx, func(row, text string) bool {
-					return strings.HasPrefix(row, fmt.Sprintf("once-doc-shelf.%x.", consumer)) && strings.Contains(text, fmt.Sprintf(`"ID":%q`, id))
-				}, to)
+				return change(ctx, fmt.Sprintf("once-doc-shelf.%x.", consumer), fmt.Sprintf(`"ID":%q`, id), to)
 			},
 		})
 	}
