@@ -34,6 +34,7 @@ type cli struct {
 	Version   versionCommand   `cmd:"" help:"Print the version."`
 
 	Completion completionCommand  `cmd:"" help:"Print the completion script of a shell."`
+	Man        manCommand         `cmd:"" help:"Print the manual page."`
 	Complete   completeCommand    `cmd:"" name:"complete-words" hidden:"" help:"Answer the completion script."`
 	Worker     democommand.Worker `cmd:"" name:"demo-worker" hidden:"" help:"Run a worker process of the demo."`
 }
