@@ -356,4 +356,12 @@ var speculationBugs = []Bug{
 		New:  "",
 		Test: onPostgres("^TestWorkThatCommitsByItselfHoldsItsKey$"),
 	},
+	{
+		Name: "bytes-with-escapes",
+		Why:  "with bytea_output=escape, nothing is read over a text protocol",
+		File: "store/pgstore/record.go",
+		Old:  "(*bytea)(&rec.Fingerprint), (*bytea)(&out.Body)",
+		New:  "&rec.Fingerprint, &out.Body",
+		Test: onPostgres("^TestSettingsOfASessionMakeNoDifference$/^exec$"),
+	},
 }

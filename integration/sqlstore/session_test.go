@@ -22,6 +22,8 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		says     string
 	}{
 		"mariadb, autocommit":          {engines[2], []string{"autocommit=0"}, "autocommit"},
+		"mariadb, limit":               {engines[2], []string{"sql_select_limit=5"}, "sql_select_limit"},
+		"mariadb, converted":           {engines[2], []string{"character_set_client=latin1"}, "character_set_client"},
 		"mariadb, chain":               {engines[2], []string{"completion_type=CHAIN"}, "completion_type"},
 		"mariadb, release":             {engines[2], []string{"completion_type=%27RELEASE%27"}, "completion_type"},
 		"mariadb, a clock that sticks": {engines[2], []string{"timestamp=1000000000"}, "timestamp"},

@@ -19,16 +19,20 @@ func TestSettingsThatMakeNoDifference(t *testing.T) {
 		engine   engine
 		settings []string
 	}{
-		"mariadb, found rows":   {engines[2], []string{"clientFoundRows=true"}},
-		"mariadb, interpolated": {engines[2], []string{"interpolateParams=true", "collation=latin1_swedish_ci", "charset=latin1"}},
-		"mariadb, New York":     {engines[2], []string{"parseTime=true", "loc=America%2FNew_York", "time_zone=%27-05%3A00%27"}},
-		"mariadb, committed":    {engines[2], []string{"tx_isolation=%27READ-COMMITTED%27"}},
-		"mariadb, ANSI":         {engines[2], []string{"sql_mode=ANSI"}},
-		"postgres, simple":      {engines[1], []string{"default_query_exec_mode=simple_protocol"}},
-		"postgres, exec":        {engines[1], []string{"default_query_exec_mode=exec"}},
-		"postgres, described":   {engines[1], []string{"default_query_exec_mode=cache_describe"}},
-		"postgres, Tokyo":       {engines[1], []string{"timezone=Asia/Tokyo", "DateStyle=German", "bytea_output=escape"}},
-		"sqlite, few settings":  {engines[0], []string{"_pragma=busy_timeout(5000)", "_pragma=synchronous(OFF)"}},
+		"mariadb, found rows":     {engines[2], []string{"clientFoundRows=true"}},
+		"mariadb, interpolated":   {engines[2], []string{"interpolateParams=true", "collation=latin1_swedish_ci", "charset=latin1"}},
+		"mariadb, New York":       {engines[2], []string{"parseTime=true", "loc=America%2FNew_York", "time_zone=%27-05%3A00%27"}},
+		"mariadb, committed":      {engines[2], []string{"tx_isolation=%27READ-COMMITTED%27"}},
+		"mariadb, ANSI":           {engines[2], []string{"sql_mode=%27" + oddModes + "%27", "sql_auto_is_null=1", "max_statement_time=30"}},
+		"postgres, simple":        {engines[1], []string{"default_query_exec_mode=simple_protocol"}},
+		"postgres, exec":          {engines[1], []string{"default_query_exec_mode=exec"}},
+		"postgres, described":     {engines[1], []string{"default_query_exec_mode=cache_describe"}},
+		"postgres, Tokyo":         {engines[1], []string{"timezone=Asia/Tokyo", "DateStyle=German", "bytea_output=escape"}},
+		"postgres, escapes":       {engines[1], append(odd, "default_query_exec_mode=simple_protocol")},
+		"postgres, exec, escapes": {engines[1], append(odd, "default_query_exec_mode=exec", "standard_conforming_strings=off")},
+		"lib/pq, escapes":         {engine{"postgres", sqlstore.PostgreSQL, freshLibPQ}, append(odd, "standard_conforming_strings=off")},
+		"sqlite, few settings": {engines[0], []string{"_pragma=busy_timeout(5000)", "_pragma=synchronous(OFF)", "_pragma=reverse_unordered_selects(1)",
+			"_pragma=case_sensitive_like(1)", "_pragma=recursive_triggers(1)", "_pragma=automatic_index(0)", "_pragma=count_changes(1)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,11 +46,29 @@ func TestSettingsThatMakeNoDifference(t *testing.T) {
 	}
 }
 
+// odd are settings of PostgreSQL that change how values are written and read, and
+// what statements do.
+var odd = []string{"bytea_output=escape", "timezone=Asia/Tokyo", "DateStyle=German", "IntervalStyle=sql_standard",
+	"extra_float_digits=-15", "backslash_quote=on", "quote_all_identifiers=on", "transform_null_equals=on",
+	"default_transaction_deferrable=on", "plan_cache_mode=force_generic_plan", "row_security=off", "lock_timeout=10s"}
+
+// oddModes change how MySQL reads statements and values.
+const oddModes = "ANSI,TRADITIONAL,NO_BACKSLASH_ESCAPES,ONLY_FULL_GROUP_BY,NO_UNSIGNED_SUBTRACTION,PAD_CHAR_TO_FULL_LENGTH,HIGH_NOT_PRECEDENCE"
+
+// freshLibPQ is freshPostgres with the driver lib/pq.
+func freshLibPQ(t testing.TB) func(testing.TB, ...string) *sql.DB {
+	pgx := freshPostgres(t)
+	return func(t testing.TB, settings ...string) *sql.DB {
+		dsn, _ := dsns.Load(pgx(t, settings...))
+		return open(t, "postgres", dsn.(string))
+	}
+}
+
 // quick leaves out the slow cases: races, those that use Do and DoTx, and the
 // outbox. Settings that change how SQL is read and times are written run those
 // too.
 func quick(t *testing.T, cases []storetest.Case) {
-	ran, outbox := 0, strings.Contains(t.Name(), "ANSI") || strings.Contains(t.Name(), "Tokyo")
+	ran, outbox := 0, strings.Contains(t.Name(), "ANSI") || strings.Contains(t.Name(), "Tokyo") || strings.Contains(t.Name(), "escapes")
 	for _, c := range cases {
 		group, name, _ := strings.Cut(c.Name, "/")
 		if slices.Contains([]string{"race", "do", "dotx", "flight"}, group) || name == "race" || name == "beside-claims" || name == "largest-page" ||

@@ -71,7 +71,13 @@ type deafForeseeing struct {
 }
 
 func conform[Store once.TxStore[pgx.Tx]](t *testing.T, f *fixture, together bool, open func(testing.TB) Store) {
-	storetest.RunTx(t, storetest.TxHarness[pgx.Tx]{
+	h := harness(f, open)
+	h.ForgetsTogether = together
+	storetest.RunTx(t, h)
+}
+
+func harness[Store once.TxStore[pgx.Tx]](f *fixture, open func(testing.TB) Store) storetest.TxHarness[pgx.Tx] {
+	return storetest.TxHarness[pgx.Tx]{
 		Open:         func(t testing.TB) once.TxStore[pgx.Tx] { return open(t) },
 		Begin:        f.pool.Begin,
 		Commit:       func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
@@ -80,11 +86,9 @@ func conform[Store once.TxStore[pgx.Tx]](t *testing.T, f *fixture, together bool
 		SeesInFlight: true,
 		Damages:      f.damages(),
 		Patience:     30 * time.Second, // on a loaded machine
-
-		ForgetsTogether: together,
 		Count: func(ctx context.Context, name string) (n int, err error) {
 			err = f.admin.QueryRow(ctx, `SELECT count(*) FROM `+f.effects()+` WHERE name = $1`, name).Scan(&n)
 			return n, err
 		},
-	})
+	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/store/pgstore/internal/outboxlog"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -51,7 +52,7 @@ func readRecordAfter(row pgx.CollectableRow, others ...any) (rec once.Record, er
 	var left, age, sum, created, updated, outcomeLeft int64
 	var out once.Outcome
 	if err := row.Scan(append(others, &key, &rec.Key.Scope, &rec.Key.Operation, &rec.Key.ID, &status, &rec.Attempt, &owner,
-		&left, &age, &rec.Fingerprint, &out.Body, &out.ContentType, &flags, &sum, &rec.Reason, &created, &updated, &cause, &outcomeLeft)...); err != nil {
+		&left, &age, (*bytea)(&rec.Fingerprint), (*bytea)(&out.Body), &out.ContentType, &flags, &sum, &rec.Reason, &created, &updated, &cause, &outcomeLeft)...); err != nil {
 		return rec, err
 	}
 	rec.Status, rec.Cause = once.Status(status), cause.Bytes
@@ -65,6 +66,25 @@ func readRecordAfter(row pgx.CollectableRow, others ...any) (rec once.Record, er
 		rec.Outcome, rec.OutcomeLeft = out, time.Duration(outcomeLeft)*time.Microsecond
 	}
 	return rec, check(rec, key.Bytes)
+}
+
+// bytea receives bytes, however the session writes them: in binary, or as a text
+// with digits or escapes, by its setting bytea_output. pgx reads only digits.
+type bytea []byte
+
+// ScanBytes implements [pgtype.BytesScanner].
+func (b *bytea) ScanBytes(from []byte) error {
+	*b = bytes.Clone(from)
+	return nil
+}
+
+// ScanText implements [pgtype.TextScanner].
+func (b *bytea) ScanText(from pgtype.Text) (err error) {
+	*b = nil
+	if from.Valid {
+		*b, err = outboxlog.ReadBytea([]byte(from.String))
+	}
+	return err
 }
 
 // check returns an error for a row that no store has written. The key of a row

@@ -42,17 +42,32 @@ func (n Names) commonMarks() []string {
 	switch n.dialect {
 	case PostgreSQL: // whose clock advances during a statement, so it is read once
 		return append(marks, "{with}", "WITH "+n.clock(), "{now}", "(SELECT now FROM clock)", "{bytes}", "uuid_send",
-			"{begun}", n.Begun(), "{hint}", "", "{null}", "NULL", "{top}", "", "{limit}", " LIMIT @limit")
+			"{digest}", "text", "{begun}", n.Begun(), "{hint}", "", "{null}", "CAST(NULL AS bytea)", "{top}", "", "{limit}", " LIMIT @limit")
 	case SQLServer:
-		return append(marks, "{with}", "", "{now}", n.Now(), "{bytes}", "", `"key"`, "[key]",
+		return append(marks, "{with}", "", "{now}", n.Now(), "{bytes}", "", "{digest}", "", `"key"`, "[key]",
 			"{hint}", " WITH (READCOMMITTED)", "{top}", "TOP (@limit) ", "{limit}", "",
 			"{null}", "CAST(NULL AS varbinary(max))") // a CASE of nothing but NULL is an error
 	case MySQL:
 		marks = append(marks, `"key"`, "`key`")
 	}
-	return append(marks, "{with}", "", "{now}", n.Now(), "{bytes}", "",
+	return append(marks, "{with}", "", "{now}", n.Now(), "{bytes}", "", "{digest}", "",
 		"{hint}", "", "{null}", "NULL", "{top}", "", "{limit}", " LIMIT @limit")
 }
+
+// Bytes is the SQL for a column of bytes, which takes two columns: scan the
+// second into [Hex] of what the first is scanned into. PostgreSQL may be set to
+// write bytes with escapes, which not every driver reads. Then the second has
+// their digits.
+func (d Dialect) Bytes(column, as string) string {
+	if d != PostgreSQL {
+		return column + " AS " + as + ", NULL AS " + as + "_hex"
+	}
+	return "CASE WHEN " + hexSQL + " THEN " + column + " END AS " + as + ", " +
+		"CASE WHEN " + hexSQL + " THEN NULL ELSE encode(" + column + ", 'hex') END AS " + as + "_hex"
+}
+
+// hexSQL reads the setting once in a statement.
+const hexSQL = "(SELECT current_setting('bytea_output') = 'hex')"
 
 // farthest is a time in microseconds that no row has. With one that lies beyond, as
 // damaged rows may have, a difference may be an error of the whole query.

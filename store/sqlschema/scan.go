@@ -1,6 +1,7 @@
 package sqlschema
 
 import (
+	"encoding/hex"
 	"fmt"
 	"math"
 	"strings"
@@ -12,7 +13,7 @@ import (
 // Scan reads a row as row.Scan does. SQLite keeps any value in any column. If
 // one does not fit, Scan leaves its destination zero, reads the others, and
 // returns the names of the columns that it could not read. Destinations are
-// *int64, *string and *[]byte, or anything that takes every value.
+// *int64, *string, *[]byte and *Digest, or anything that takes every value.
 func Scan(row interface{ Scan(dest ...any) error }, names string, into ...any) (unread []string, err error) {
 	if err = row.Scan(into...); err == nil {
 		return nil, nil
@@ -68,8 +69,50 @@ func assign(into, value any) bool {
 		}
 		*to = nil
 		return false
+	case *Digest:
+		return to.Scan(value) == nil
+	case hexOf:
+		return to.Scan(value) == nil
 	}
 	return false
+}
+
+// Digest receives a UUID. PostgreSQL sends it as text, other databases as bytes.
+type Digest []byte
+
+// Scan implements [sql.Scanner].
+func (d *Digest) Scan(value any) (err error) {
+	*d = nil
+	switch from := value.(type) {
+	case nil:
+	case []byte:
+		*d = append(*d, from...)
+	case string:
+		*d, err = hex.DecodeString(strings.ReplaceAll(from, "-", ""))
+	default:
+		err = fmt.Errorf("a UUID has a value of another type: %T", value)
+	}
+	return err
+}
+
+// Hex receives the second column of [Dialect.Bytes]. It leaves into alone if that
+// has been read from the first.
+func Hex(into *[]byte) any { return hexOf{into} }
+
+type hexOf struct{ into *[]byte }
+
+// Scan implements [sql.Scanner].
+func (h hexOf) Scan(value any) (err error) {
+	switch from := value.(type) {
+	case nil:
+	case string:
+		*h.into, err = hex.DecodeString(from)
+	case []byte:
+		*h.into, err = hex.DecodeString(string(from))
+	default:
+		err = fmt.Errorf("digits of bytes have a value of another type: %T", value)
+	}
+	return err
 }
 
 // Damaged returns the error of a row whose columns could not be read, or nil. It

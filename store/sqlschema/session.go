@@ -23,6 +23,10 @@ var settings = map[Dialect][]setting{
 	},
 	MySQL: {
 		{"SELECT 1 - @@autocommit", autocommitOff},
+		{"SELECT CASE WHEN @@sql_select_limit < 1000000 THEN 1 ELSE 0 END",
+			"sql_select_limit is set, so lists would end early and say nothing: remove it from the DSN, or from the settings of the server"},
+		{"SELECT CASE WHEN @@character_set_client = @@character_set_connection THEN 0 ELSE 1 END",
+			"character_set_client and character_set_connection differ, so keys would be changed: use charset in the DSN, which sets both"},
 		{"SELECT CASE WHEN @@completion_type = 'NO_CHAIN' THEN 0 ELSE 1 END",
 			"completion_type is not NO_CHAIN, so COMMIT would begin another transaction, in which later statements are never " +
 				"committed, or end the connection: remove it from the DSN, or from the settings of the server"},

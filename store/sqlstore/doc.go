@@ -71,8 +71,10 @@
 // MySQL 8.0.16 or MariaDB 10.6, or newer, is required, with InnoDB and
 // go-sql-driver. Tests run on MariaDB. The settings parseTime, loc and
 // clientFoundRows may have any value. These are refused at the first use:
-// autocommit off, a completion_type other than NO_CHAIN, a fixed timestamp, and
-// READ UNCOMMITTED, which shows answers that are rolled back later.
+// autocommit off, a completion_type other than NO_CHAIN, a fixed timestamp, a
+// sql_select_limit, which cuts lists short, a character_set_client that is not
+// that of the connection, and READ UNCOMMITTED, which shows answers that are
+// rolled back later. With sql_safe_updates, the server refuses Forget.
 //
 // A deadlock (error 1213) rolls back the transaction, and later statements
 // begin another one. If a handler of Transact ignores that error, its later

@@ -173,7 +173,7 @@ func (t *Tables) positions(ctx context.Context, q sqlschema.Querier, st sqlschem
 
 	err = t.each(ctx, q, st, p, func(rows sqlschema.Rows) error {
 		var p store.Position
-		var digest []byte
+		var digest sqlschema.Digest
 		var shelved int64
 		if err := rows.Scan(&p.Consumer, &p.Partition, &p.Log, &p.Offset, &digest, &p.Epoch, &shelved); err != nil {
 			return err

@@ -21,7 +21,7 @@ const (
 	s.produced, s.origin, s.state, COALESCE(s.due, {now}), {now}, s.attempts, s.reason, s.history, s.created, s.updated, `
 
 	shelvedNames = "seq, version, consumer, key_id, message_id, topic, ordering_key, produced, origin, state, due, now, " +
-		"attempts, reason, history, created, updated, header, body"
+		"attempts, reason, history, created, updated, header, body, body"
 
 	// readySQL looks for an earlier message that holds back each message.
 	readySQL = ` AND s.state = 1 AND s.due <= {now} AND NOT EXISTS (SELECT 1 FROM {shelf} AS b{hint}
@@ -48,9 +48,9 @@ func (t *Tables) query(q store.ShelfQuery) (sqlschema.Statement, sqlschema.Param
 	var b strings.Builder
 	b.WriteString(shelvedSQL)
 	if q.Bodiless {
-		b.WriteString("'', {null}")
+		b.WriteString("'', {null}, NULL")
 	} else {
-		b.WriteString("s.header, s.body")
+		b.WriteString("s.header, " + t.names.Dialect().Bytes("s.body", "body"))
 	}
 	b.WriteString(" FROM {shelf} AS s{hint} WHERE s.seq > @seq")
 	if q.Consumer != "" {
@@ -113,7 +113,7 @@ func readShelved(rows sqlschema.Rows) (s store.Shelved, err error) {
 	var produced, header string
 	var state, due, now, attempts, created, updated int64
 	unread, err := sqlschema.Scan(rows, shelvedNames, &s.Seq, &s.Version, &s.Consumer, &s.Key, &m.ID, &m.Topic, &m.OrderingKey,
-		&produced, &s.Origin, &state, &due, &now, &attempts, &s.Reason, &s.History, &created, &updated, &header, &m.Body)
+		&produced, &s.Origin, &state, &due, &now, &attempts, &s.Reason, &s.History, &created, &updated, &header, &m.Body, sqlschema.Hex(&m.Body))
 	if err != nil {
 		return s, err
 	}

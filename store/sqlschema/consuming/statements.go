@@ -128,7 +128,7 @@ const (
 	setSQL   = `UPDATE {position} SET epoch = ABS(epoch) + 1, log_name = @log, log_offset = @offset, digest = @digest
 WHERE id = @row`
 
-	positionSQL = `SELECT p.consumer, p.partition_name, p.log_name, p.log_offset, {bytes}(p.digest), ABS(p.epoch),
+	positionSQL = `SELECT p.consumer, p.partition_name, p.log_name, p.log_offset, {digest}(p.digest), ABS(p.epoch),
 	CASE WHEN EXISTS (SELECT 1 FROM {shelf} AS b{hint} WHERE b.consumer_id = p.consumer_id AND b.state IN (1, 2))
 	THEN 1 ELSE 0 END
 FROM {position} AS p`

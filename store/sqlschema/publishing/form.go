@@ -49,7 +49,7 @@ func (f form) streamed() string {
 		page = fmt.Sprintf(`SELECT * FROM (SELECT p.*, SUM(p.bytes) OVER w AS running, ROW_NUMBER() OVER w AS nth
 	FROM (%s) AS p WINDOW w AS (ORDER BY seq ROWS UNBOUNDED PRECEDING)) AS q WHERE running <= @most OR nth = 1`, page)
 	}
-	all := names
+	all := rowNames + ", " + f.dialect.Bytes("r.body", "body")
 	if f.placed {
 		all += ", place"
 	}
@@ -68,11 +68,14 @@ func (f form) joined() string {
 	}
 	page := fmt.Sprintf("SELECT {top}a.* FROM (%s) AS a ORDER BY a.seq{limit}", f.each(keys))
 	return fmt.Sprintf("SELECT %s FROM (SELECT p.seq%s FROM (%s) AS p) AS q {join} {outbox} AS o{hint} "+
-		"ON o.seq = q.seq%s ORDER BY q.seq", f.columns(), window, page, where)
+		"ON o.seq = q.seq%s ORDER BY q.seq", f.columns()+", NULL AS body_hex", window, page, where)
 }
 
 // names are the names of the columns of a query.
-const names = "lane, seq, wait, attempts, reason, created, changed, id, topic, ordering_key, produced, cause, header, body"
+const (
+	rowNames = "lane, seq, wait, attempts, reason, created, changed, id, topic, ordering_key, produced, cause, header"
+	names    = rowNames + ", body, body"
+)
 
 // columns is what the query reads of a row.
 func (f form) columns() string {

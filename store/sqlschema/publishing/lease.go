@@ -25,7 +25,7 @@ WHERE lane IN (` + lanesMark + `) AND (relay IS NULL OR relay = @who OR lease_un
 
 	deadSQL = `{with} DELETE FROM {relay} WHERE lease_until <= {now}`
 
-	leasesSQL = `{with} SELECT l.lane, {bytes}(l.relay), ` + sqlschema.Until("l.lease_until") + `,
+	leasesSQL = `{with} SELECT l.lane, {digest}(l.relay), ` + sqlschema.Until("l.lease_until") + `,
 	(SELECT count(*) FROM {relay} AS r{hint})
 FROM {lane} AS l{hint} ORDER BY l.lane`
 
@@ -81,7 +81,7 @@ func (t *Tables) leases(ctx context.Context, q sqlschema.Querier) (all store.Lea
 	found := 0
 	err = each(ctx, q, call(t.sql.leases, nil), func(rows sqlschema.Rows) error {
 		var lane, left, relays int64
-		var relay []byte
+		var relay sqlschema.Digest
 		if err := rows.Scan(&lane, &relay, &left, &relays); err != nil {
 			return err
 		}

@@ -121,7 +121,7 @@ type reader struct {
 func newReader(state store.OutgoingState, place Place) *reader {
 	r := &reader{state: state, place: place}
 	r.into = []any{&r.lane, &r.seq, &r.wait, &r.attempts, &r.reason, &r.created, &r.changed, &r.id, &r.topic, &r.ordering,
-		&r.produced, &r.cause, &r.header, &r.body} // in the order of names
+		&r.produced, &r.cause, &r.header, &r.body, sqlschema.Hex(&r.body)} // in the order of names
 	if place != nil {
 		r.into = append(r.into, place)
 	}

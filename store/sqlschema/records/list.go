@@ -104,7 +104,7 @@ func readEnd(ctx context.Context, db sqlschema.Querier, st sqlschema.Statement, 
 
 // readKey reads a key and its parts.
 func readKey(row sqlschema.Rows) (k once.Key, err error) {
-	var digest []byte
+	var digest sqlschema.Digest
 	unread, err := sqlschema.Scan(row, columnNames, &digest, &k.Scope, &k.Operation, &k.ID)
 	if err == nil && unread != nil {
 		err = sqlschema.Damaged(fmt.Sprintf("the row with the key %x", digest), unread)
@@ -140,7 +140,7 @@ func (st *Statements) IDs(ctx context.Context, db sqlschema.Querier, part string
 // findIDsSQL compares byte by byte: the collations of the column do.
 func findIDsSQL(d sqlschema.Dialect) string {
 	contains := map[sqlschema.Dialect]string{sqlschema.PostgreSQL: "strpos(r.id, @id)", sqlschema.SQLServer: "CHARINDEX(@id, r.id)"}
-	return `{with} SELECT {top}{bytes}(r."key"), r.scope, r.operation, r.id FROM {table} AS r{hint} WHERE ` +
+	return `{with} SELECT {top}{digest}(r."key"), r.scope, r.operation, r.id FROM {table} AS r{hint} WHERE ` +
 		cmp.Or(contains[d], "INSTR(r.id, @id)") + " > 0 AND {known}{limit}"
 }
 
@@ -245,9 +245,9 @@ func (st *Statements) List(l Listing) (end, page sqlschema.Statement) {
 	place := func(key string) string { return fmt.Sprintf(w.place, key) }
 	from := "{table} AS r" + w.hint + " WHERE " + place(`r."key"`) + " > " + place("@after") + w.rows
 	order := " ORDER BY " + place(`r."key"`)
-	end = st.compile(`SELECT {bytes}(r."key"), r.scope, r.operation, r.id FROM ` + from + order + "{last}")
+	end = st.compile(`SELECT {digest}(r."key"), r.scope, r.operation, r.id FROM ` + from + order + "{last}")
 
-	columns := strings.Replace(columnsSQL, "THEN r.outcome", "THEN {null}", 1)
+	columns := strings.Replace(columnsSQL, "{outcome}", "{null}, NULL", 1)
 	filters := []string{place(`r."key"`) + " <= " + place("@until"), "{known}"}
 	switch {
 	case l.Operation && st.dialect == sqlschema.SQLite && isOpen(l.Statuses):

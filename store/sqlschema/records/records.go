@@ -97,7 +97,9 @@ func (st *Statements) ClaimsAtOnce() bool {
 func marks(n sqlschema.Names) []string {
 	marks := []string{"{table}", n.Table(), "{due index}", n.Index("record_due"), "{operation index}", n.Index("record_operation"),
 		"{cause index}", n.Index("record_cause"), "{status}", statusSQL, "{damaged}", damagedSQL, "{known}", knownSQL, "{free}", freeSQL,
-		"{claimed}", claimedSQL, "{columns}", columnsSQL, "{rows}", dueSQL,
+		"{claimed}", claimedSQL, "{columns}", columnsSQL,
+		"{fingerprint}", n.Dialect().Bytes("r.fingerprint", "fingerprint"), "{outcome at all}", n.Dialect().Bytes("r.outcome", "outcome"),
+		"{outcome}", n.Dialect().Bytes("CASE WHEN r.outcome_until > {now} THEN r.outcome END", "outcome"), "{rows}", dueSQL,
 		"{lease left}", sqlschema.Until("r.lease_until"), "{age}", sqlschema.Since("r.created"),
 		"{key left}", sqlschema.Until("r.key_until"), "{outcome left}", sqlschema.Until("r.outcome_until")}
 	if n.Dialect() != sqlschema.PostgreSQL {
@@ -141,9 +143,9 @@ const (
 	(r.status = 0 OR (r.status = 2 OR r.status = 1 AND r.lease_until <= {now}) AND r.attempt = @attempt)))`
 
 	// columnsSQL leaves out an outcome that has expired.
-	columnsSQL = `{bytes}(r."key"), r.scope, r.operation, r.id, CASE WHEN {known} THEN 1 ELSE 0 END, {status}, r.attempt, {bytes}(r.owner),
-	{lease left}, {age}, r.fingerprint, CASE WHEN r.outcome_until > {now} THEN r.outcome END,
-	r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause),
+	columnsSQL = `{digest}(r."key"), r.scope, r.operation, r.id, CASE WHEN {known} THEN 1 ELSE 0 END, {status}, r.attempt, {digest}(r.owner),
+	{lease left}, {age}, {fingerprint}, {outcome},
+	r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {digest}(r.cause),
 	CASE WHEN r.key_until < r.outcome_until THEN {key left} ELSE {outcome left} END`
 
 	getSQL = `{with} SELECT {columns} FROM {table} AS r{hint} WHERE r."key" = @key`
@@ -171,7 +173,7 @@ mine AS (INSERT INTO {table} AS r ("key", scope, operation, id, status, attempt,
 	SELECT @key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, @caused, {foreseen}, {now}, {now} FROM gate WHERE open
 	ON CONFLICT ("key") DO UPDATE SET {claimed} WHERE {free} RETURNING r.*)
 SELECT {columns} FROM mine AS r UNION ALL SELECT {columns} FROM seen AS r WHERE NOT r.free
-UNION ALL SELECT uuid_send(@key), @scope, @operation, @id, 1, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', 0, 0, NULL, 0 FROM gate WHERE NOT open`
+UNION ALL SELECT text(@key), @scope, @operation, @id, 1, 1, 0, NULL, 0, 0, NULL, NULL, NULL, NULL, '', 0, 0, '', 0, 0, NULL, 0 FROM gate WHERE NOT open`
 
 	// insertNewSQL claims a key that was never seen and that no other transaction
 	// claims. With any other key it does nothing, and leaves the lock of one that

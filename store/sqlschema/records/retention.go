@@ -117,14 +117,14 @@ const (
 	onlySQLServer = `SELECT d.outcome, d.lease_until, d.due, d.key_until, d.updated FROM {table} AS d WITH (UPDLOCK, READPAST, READCOMMITTEDLOCK) WHERE %s`
 
 	// dueRecordsSQL returns due rows with the columns of columnsSQL.
-	dueRecordsSQL = `{with} SELECT {top}{bytes}(r."key"), r.scope, r.operation, r.id, 1, ` + leftSQL + `, r.attempt, {bytes}(r.owner),
-	0, {age}, r.fingerprint, r.outcome, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause), 0
+	dueRecordsSQL = `{with} SELECT {top}{digest}(r."key"), r.scope, r.operation, r.id, 1, ` + leftSQL + `, r.attempt, {digest}(r.owner),
+	0, {age}, {fingerprint}, {outcome at all}, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {digest}(r.cause), 0
 FROM {table} AS r{past locks} WHERE r.due <= {now} ORDER BY r.due{limit}`
 
 	// In PostgreSQL, a claim sets due as expected. putOffSQL first corrects it
 	// in rows that turn out to be due later, so that they do not fill the page.
-	dueRecordsPostgreSQL = `{with} SELECT {bytes}(r."key"), r.scope, r.operation, r.id, 1, ` + leftSQL + `, r.attempt, {bytes}(r.owner),
-	0, {age}, r.fingerprint, r.outcome, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause), 0
+	dueRecordsPostgreSQL = `{with} SELECT {digest}(r."key"), r.scope, r.operation, r.id, 1, ` + leftSQL + `, r.attempt, {digest}(r.owner),
+	0, {age}, {fingerprint}, {outcome at all}, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {digest}(r.cause), 0
 FROM (SELECT * FROM {table} WHERE due <= {now} ORDER BY due LIMIT @limit) AS r WHERE ` + pastSQL + ` ORDER BY r.due`
 	putOffSQL = `{due} UPDATE {table} AS r SET due = CASE WHEN r.outcome_until > {now} THEN r.outcome_until ELSE r.key_until END
 WHERE r."key" {in} AND r.due <= {now} AND (` + pastSQL + `) IS NOT TRUE`

@@ -37,16 +37,15 @@ type Row struct {
 // has written.
 func ReadRow(row interface{ Scan(dest ...any) error }) (r Row, err error) {
 	var (
-		key, owner                         []byte
+		key, owner, cause                  sqlschema.Digest
 		known, status, flags               int64
 		left, age, sum, outcomeLeft        int64
 		created, updated                   int64
-		cause                              []byte
 		fingerprint, body                  []byte
 		scope, operation, id, kind, reason string
 	)
 	unread, err := sqlschema.Scan(row, columnNames, &key, &scope, &operation, &id, &known, &status, &r.Attempt, &owner, &left, &age,
-		&fingerprint, &body, &kind, &flags, &sum, &reason, &created, &updated, &cause, &outcomeLeft)
+		&fingerprint, sqlschema.Hex(&fingerprint), &body, sqlschema.Hex(&body), &kind, &flags, &sum, &reason, &created, &updated, &cause, &outcomeLeft)
 	if err != nil {
 		return r, err
 	}
@@ -70,8 +69,8 @@ func ReadRow(row interface{ Scan(dest ...any) error }) (r Row, err error) {
 }
 
 // columnNames are those of columnsSQL.
-const columnNames = "key, scope, operation, id, key_until, status, attempt, owner, lease_until, created, fingerprint, outcome, " +
-	"content_type, flags, sum, reason, created, updated, cause, outcome_until"
+const columnNames = "key, scope, operation, id, key_until, status, attempt, owner, lease_until, created, fingerprint, fingerprint, " +
+	"outcome, outcome, content_type, flags, sum, reason, created, updated, cause, outcome_until"
 
 // check returns [once.ErrCorrupt] for a row that no store has written.
 func (r Row) check(key []byte) error {

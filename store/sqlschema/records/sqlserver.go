@@ -57,7 +57,7 @@ BEGIN TRY
 END TRY
 BEGIN CATCH
 	IF ERROR_NUMBER() = 1222 AND XACT_STATE() <> -1
-		SELECT @key, @scope, @operation, @id, 1, 1, 0, NULL, 0, 0, NULL, NULL, N'', 0, 0, N'', 0, 0, NULL, 0;
+		SELECT @key, @scope, @operation, @id, 1, 1, 0, NULL, 0, 0, NULL, NULL, NULL, NULL, N'', 0, 0, N'', 0, 0, NULL, 0;
 	ELSE IF ERROR_NUMBER() NOT IN (2627, 2601) OR XACT_STATE() = -1
 		BEGIN; THROW; END;
 END CATCH`

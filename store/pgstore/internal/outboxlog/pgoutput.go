@@ -157,25 +157,44 @@ func setColumn(m *store.Outgoing, column string, value []byte) (err error) {
 	case "header":
 		m.Message.Header, err = sqlschema.DecodeHeader(string(value))
 	case "body":
-		m.Message.Body, err = readBytea(value)
+		m.Message.Body, err = ReadBytea(value)
 	}
 	return err
 }
 
-func readBytea(text []byte) ([]byte, error) {
+// ReadBytea reads bytes as the server writes them in a text, by the setting
+// bytea_output of its session: with digits, or with escapes.
+func ReadBytea(text []byte) ([]byte, error) {
 	if text == nil {
 		return nil, nil
 	}
-	digits, hexadecimal := bytes.CutPrefix(text, []byte(`\x`))
-	if !hexadecimal {
-		return nil, errors.New("bytea_output of the reader is not hex")
+	if digits, hexadecimal := bytes.CutPrefix(text, []byte(`\x`)); hexadecimal {
+		body := make([]byte, hex.DecodedLen(len(digits)))
+		_, err := hex.Decode(body, digits)
+		return body, err
 	}
-	body := make([]byte, hex.DecodedLen(len(digits)))
-	_, err := hex.Decode(body, digits)
-	return body, err
+	body := make([]byte, 0, len(text))
+	for len(text) > 0 {
+		char := text[0]
+		switch {
+		case char != '\\':
+			text = text[1:]
+		case len(text) >= 2 && text[1] == '\\':
+			text = text[2:]
+		case len(text) >= 4:
+			octal, err := strconv.ParseUint(string(text[1:4]), 8, 8)
+			if err != nil {
+				return nil, fmt.Errorf("an escape in bytes: %w", err)
+			}
+			char, text = byte(octal), text[4:]
+		default:
+			return nil, errors.New("bytes end in an escape")
+		}
+		body = append(body, char)
+	}
+	return body, nil
 }
 
-// readEmitted reads a message without a row. Its content is part of the buffer.
 func readEmitted(b *buffer) (transactional bool, at uint64, prefix string, content []byte) {
 	transactional = b.byte()&1 != 0
 	at, prefix = b.uint64(), b.text()
