@@ -78,7 +78,7 @@ type unknownAsk struct {
 	outputFlags
 	endpointFlags
 
-	Operation chosen  `arg:"" optional:"" help:"Operation or step to ask about. With --config the default is all."`
+	Operation chosen  `arg:"" optional:"" complete:"operation" help:"Operation or step to ask about. With --config the default is all."`
 	ID        chosen  `arg:"" optional:"" name:"id" help:"ID of a single key to ask about."`
 	Scope     *string `placeholder:"TEXT" help:"Only this scope. With an ID the default is the empty scope."`
 	Limit     int     `default:"100" placeholder:"N" help:"Maximum number of keys, up to 1000 (default 100)."`

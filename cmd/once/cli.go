@@ -36,6 +36,7 @@ type cli struct {
 	Completion completionCommand  `cmd:"" help:"Print the completion script of a shell."`
 	Man        manCommand         `cmd:"" help:"Print the manual page."`
 	Complete   completeCommand    `cmd:"" name:"complete-words" hidden:"" help:"Answer the completion script."`
+	Line       completeLine       `cmd:"" name:"complete-line" hidden:"" help:"Answer the completion script of bash."`
 	Worker     democommand.Worker `cmd:"" name:"demo-worker" hidden:"" help:"Run a worker process of the demo."`
 }
 

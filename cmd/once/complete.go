@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -28,14 +29,17 @@ Examples:
 // incomplete.
 var scripts = map[string]string{
 	"bash": `_once() {
-	local IFS=$'\n'
-	COMPREPLY=($(once complete-words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+	local word
+	COMPREPLY=()
+	while IFS= read -r word; do
+		COMPREPLY+=("$word")
+	done < <(once complete-line "$COMP_WORDBREAKS" "${COMP_LINE:0:COMP_POINT}" 2>/dev/null)
 }
 complete -o default -F _once once
 `,
 	"zsh": `_once() {
 	local -a found
-	found=("${(@f)$(once complete-words -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+	found=("${(@f)$(once complete-words -- "${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
 	compadd -a found
 }
 compdef _once once
@@ -55,44 +59,77 @@ type completeCommand struct {
 }
 
 // Run prints the completions of the last word, one per line.
-func (c *completeCommand) Run(parser *kong.Kong) error {
+func (c *completeCommand) Run(ctx context.Context, parser *kong.Kong) error {
 	words := c.Words
 	if len(words) > 0 && words[0] == "--" {
 		words = words[1:]
 	}
-	for _, word := range candidates(parser.Model.Node, words) {
+	for _, word := range candidates(ctx, parser.Model.Node, words) {
 		fmt.Println(word)
 	}
 	return nil
 }
 
-func candidates(at *kong.Node, words []string) (found []string) {
+type completeLine struct {
+	Breaks string `arg:""`
+	Line   string `arg:""`
+}
+
+// Run prints the completions of the end of a line as bash takes them.
+func (c *completeLine) Run(ctx context.Context, parser *kong.Kong) error {
+	line := splitLine(c.Line, c.Breaks)
+	for _, word := range candidates(ctx, parser.Model.Node, line.words[1:]) {
+		if text, ok := line.replace(word); ok {
+			fmt.Println(text)
+		}
+	}
+	return nil
+}
+
+func candidates(ctx context.Context, at *kong.Node, words []string) (found []string) {
 	if len(words) == 0 {
 		words = []string{""}
 	}
 	done, last := words[:len(words)-1], words[len(words)-1]
 	var flag *kong.Flag // whose value comes next
-	position := 0
+	given := make(map[string]string)
+	position, onlyArgs := 0, false
 	for _, word := range done {
-		if flag != nil {
+		name, isFlag := strings.CutPrefix(word, "-")
+		switch {
+		case flag != nil:
+			given[flag.Name] = word
 			flag = nil
-			continue
-		}
-		if name, isFlag := strings.CutPrefix(word, "-"); isFlag {
-			flag = valued(at, strings.TrimPrefix(name, "-"))
-			continue
-		}
-		if child := childOf(at, word); child != nil {
-			at = child
-		} else {
-			position++
+		case onlyArgs || !isFlag:
+			if child := childOf(at, word); child != nil {
+				at = child
+			} else {
+				position++
+			}
+		case word == "--":
+			onlyArgs = true
+		default:
+			name, value, _ := strings.Cut(strings.TrimPrefix(name, "-"), "=")
+			flag = valued(at, name)
+			if flag != nil && strings.Contains(word, "=") {
+				given[flag.Name] = value
+				flag = nil
+			}
 		}
 	}
+	before := "" // what is in the same word
+	if name, value, joined := strings.Cut(last, "="); flag == nil && !onlyArgs && joined && strings.HasPrefix(name, "--") {
+		if flag = valued(at, name[2:]); flag == nil {
+			return nil
+		}
+		before, last = name+"=", value
+	}
+	from := storeFlags{Target: chosen(given["target"]), URL: chosen(given["url"])}
 	var all []string
 	switch {
 	case flag != nil:
-		all = valuesOf(flag.Value)
-	case strings.HasPrefix(last, "-"):
+		all = valuesOf(ctx, flag.Value, from)
+	case strings.HasPrefix(last, "-") && !onlyArgs:
 		for _, group := range at.AllFlags(true) {
 			for _, f := range group {
 				all = append(all, "--"+f.Name)
@@ -105,11 +142,11 @@ func candidates(at *kong.Node, words []string) (found []string) {
 			}
 		}
 	case position < len(at.Positional):
-		all = valuesOf(at.Positional[position])
+		all = valuesOf(ctx, at.Positional[position], from)
 	}
 	for _, word := range all {
 		if strings.HasPrefix(word, last) {
-			found = append(found, word)
+			found = append(found, before+word)
 		}
 	}
 	slices.Sort(found)
@@ -125,8 +162,7 @@ func childOf(at *kong.Node, name string) *kong.Node {
 	return nil
 }
 
-// valued returns the flag with this name if it takes its value from the next
-// word.
+// valued returns the flag with this name if it takes a value.
 func valued(at *kong.Node, name string) *kong.Flag {
 	for _, group := range at.AllFlags(false) {
 		for _, f := range group {
@@ -138,16 +174,87 @@ func valued(at *kong.Node, name string) *kong.Flag {
 	return nil
 }
 
-// valuesOf returns the known values of a flag: its choices, or the names of
-// targets.
-func valuesOf(v *kong.Value) (all []string) {
+// valuesOf returns the known values of a flag or an argument: its choices, or what
+// its tag complete says.
+func valuesOf(ctx context.Context, v *kong.Value, from storeFlags) []string {
 	if v.Enum != "" {
 		return v.EnumSlice()
 	}
-	if v.Name == "target" {
-		if f, err := target.Load(); err == nil {
-			return f.Names()
+	switch kind := v.Tag.Get("complete"); kind {
+	case "":
+		return nil
+	case "target":
+		f, err := target.Load()
+		if err != nil {
+			return nil
+		}
+		return f.Names()
+	default:
+		return stored(ctx, stores[kind], from.open)
+	}
+}
+
+// typedLine is a line of bash up to the cursor.
+type typedLine struct {
+	words []string // at least two; the last one is incomplete
+	kept  int      // bytes of the last word that bash does not replace
+	quote byte     // in which the last word ends; 0: none
+}
+
+// splitLine splits a line into words. breaks are the characters at which bash
+// begins to replace within a word.
+func splitLine(text, breaks string) typedLine {
+	var l typedLine
+	var word []byte
+	begun := false
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		switch {
+		case l.quote == '\'' && c != '\'', l.quote == '"' && c != '"' && c != '\\':
+			word = append(word, c)
+		case l.quote != 0 && c == l.quote:
+			l.quote = 0
+		case c == '\\':
+			if i++; i < len(text) {
+				word = append(word, text[i])
+			}
+			begun = true
+		case c == '\'', c == '"':
+			l.quote, begun = c, true
+		case c == ' ', c == '\t':
+			if begun {
+				l.words = append(l.words, string(word))
+			}
+			word, begun, l.kept = nil, false, 0
+		default:
+			word, begun = append(word, c), true
+			if strings.IndexByte(breaks, c) >= 0 {
+				l.kept = len(word)
+			}
 		}
 	}
-	return nil
+	l.words = append(l.words, string(word))
+	if len(l.words) == 1 {
+		l.words = append(l.words, "")
+	}
+	return l
+}
+
+// replace returns what bash puts in the place of the last word. bash runs what is
+// in it, so a name must not be more than a name there. ok is false if it cannot be
+// written in the quotes that are open.
+func (l typedLine) replace(word string) (text string, ok bool) {
+	word = word[min(l.kept, len(word)):]
+	if l.quote != 0 {
+		return word, !strings.ContainsAny(word, "'\"\\$`!")
+	}
+	var b strings.Builder
+	for _, r := range word {
+		plain := r >= 0x80 || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if !plain && !strings.ContainsRune("_-+=:,./@%", r) {
+			b.WriteByte('\\')
+		}
+		b.WriteRune(r)
+	}
+	return b.String(), true
 }

@@ -19,7 +19,7 @@ import (
 )
 
 type consoleCommand struct {
-	Target      []chosen `sep:"none" placeholder:"NAME" help:"Target, see once context. Give it again for further ones: work is followed through all of them. Default: $$ONCE_TARGET, then the current target."`
+	Target      []chosen `complete:"target" sep:"none" placeholder:"NAME" help:"Target, see once context. Give it again for further ones: work is followed through all of them. Default: $$ONCE_TARGET, then the current target."`
 	URL         chosen   `name:"url" placeholder:"URL" help:"URL of the database. $${NAME} is replaced by that environment variable."`
 	Listen      string   `default:"127.0.0.1:9470" placeholder:"HOST:PORT" help:"Address of the console. Default: 127.0.0.1:9470. Another machine can reach it only if you name another address, which needs --people or --proxy."`
 	Write       bool     `help:"Allow changes. Default: the console is read-only."`

@@ -120,7 +120,7 @@ func consumerLines(rows []store.Consumer) string {
 
 type consumersRename struct {
 	editConsumer
-	Old string `arg:"" help:"Name of the consumer."`
+	Old string `arg:"" complete:"consumer" help:"Name of the consumer."`
 	New string `arg:"" help:"The name that it gets."`
 }
 
@@ -170,7 +170,7 @@ func (c *consumersRename) Run(ctx context.Context) error {
 
 type consumersRetire struct {
 	editConsumer
-	Name    string `arg:"" help:"Name of the consumer."`
+	Name    string `arg:"" complete:"consumer" help:"Name of the consumer."`
 	Discard bool   `help:"Discard its messages on the shelf first: those that wait for another attempt, and those that are parked."`
 }
 

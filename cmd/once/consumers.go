@@ -172,7 +172,7 @@ func outagesOf(ctx context.Context, s *session, all []store.Consumer) (map[strin
 type consumersPositions struct {
 	storeFlags
 	outputFlags
-	Name string `arg:"" help:"Name of the consumer."`
+	Name string `arg:"" complete:"consumer" help:"Name of the consumer."`
 }
 
 // Help is the long text of once consumers positions --help.

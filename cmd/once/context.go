@@ -139,7 +139,7 @@ func (c *contextSet) Run(ctx context.Context) error {
 }
 
 type contextUse struct {
-	Name string `arg:"" help:"Name of the target."`
+	Name string `arg:"" complete:"target" help:"Name of the target."`
 }
 
 // Help is the long text of once context use --help.
@@ -160,7 +160,7 @@ func (c *contextUse) Run(ctx context.Context) error {
 }
 
 type contextRemove struct {
-	Name string `arg:"" help:"Name of the target."`
+	Name string `arg:"" complete:"target" help:"Name of the target."`
 }
 
 // Help is the long text of once context remove --help.

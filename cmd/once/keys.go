@@ -272,7 +272,7 @@ func (f *pageFlags) Validate() error {
 
 // keyFilter selects keys of any status.
 type keyFilter struct {
-	Operation chosen  `placeholder:"NAME" help:"Only this operation."`
+	Operation chosen  `complete:"operation" placeholder:"NAME" help:"Only this operation."`
 	Scope     *string `placeholder:"TEXT" help:"Only this scope; --scope= selects the empty scope."`
 	OlderThan age     `placeholder:"TIME" help:"Last changed at least this long ago, for example 90s, 15m, 48h or 3d."`
 	NewerThan age     `placeholder:"TIME" help:"Last changed less than this long ago."`

@@ -214,7 +214,7 @@ func printOutbox(depth []store.Depth, leases store.Leases, slot *slotJSON) error
 // messageFilter selects messages in the outbox.
 type messageFilter struct {
 	IDs         []string `name:"id" sep:"none" placeholder:"ID" help:"Only the message with this ID; repeatable."`
-	Topic       chosen   `placeholder:"TOPIC" help:"Only messages to this topic."`
+	Topic       chosen   `complete:"outgoing-topic" placeholder:"TOPIC" help:"Only messages to this topic."`
 	OrderingKey chosen   `placeholder:"KEY" help:"Only messages with this ordering key."`
 }
 

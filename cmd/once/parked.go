@@ -35,9 +35,9 @@ message also settles its key.
 
 // shelfFilter selects messages on the shelf.
 type shelfFilter struct {
-	Consumer    chosen   `placeholder:"NAME" help:"Only this consumer."`
+	Consumer    chosen   `complete:"shelf" placeholder:"NAME" help:"Only this consumer."`
 	IDs         []string `name:"id" sep:"none" placeholder:"ID" help:"Only the message with this ID; repeatable."`
-	Topic       chosen   `placeholder:"TOPIC" help:"Only messages from this topic."`
+	Topic       chosen   `complete:"shelved-topic" placeholder:"TOPIC" help:"Only messages from this topic."`
 	OrderingKey chosen   `placeholder:"KEY" help:"Only messages with this ordering key."`
 }
 
@@ -175,7 +175,7 @@ func (c *parkedList) Run(ctx context.Context) error {
 type parkedShow struct {
 	storeFlags
 	outputFlags
-	Consumer chosen `arg:"" help:"Name of the consumer."`
+	Consumer chosen `arg:"" complete:"shelf" help:"Name of the consumer."`
 	ID       string `arg:"" name:"id" help:"ID of the message."`
 	Body     bool   `help:"Print only the body. JSON output always includes it in base64."`
 }

@@ -106,7 +106,7 @@ type reconcileCommand struct {
 	outputFlags
 	reportFlags
 
-	Operation chosen  `required:"" placeholder:"NAME" help:"Operation of the keys."`
+	Operation chosen  `required:"" complete:"operation" placeholder:"NAME" help:"Operation of the keys."`
 	Scope     *string `placeholder:"TEXT" help:"Scope of the keys. Default: the empty scope; all scopes with --key-column."`
 	Amount    chosen  `placeholder:"POINTER" help:"Amount in the outcome to compare with --amount-column, such as /amount."`
 	Decimals  int     `placeholder:"N" help:"The outcome has the amount in units of 10^-N: 2 for cents."`

@@ -34,7 +34,7 @@ func (c *chosen) UnmarshalText(text []byte) error {
 
 // storeFlags select the database.
 type storeFlags struct {
-	Target chosen `placeholder:"NAME" help:"Target, see once context. Default: $$ONCE_TARGET, then the current target."`
+	Target chosen `complete:"target" placeholder:"NAME" help:"Target, see once context. Default: $$ONCE_TARGET, then the current target."`
 	URL    chosen `name:"url" placeholder:"URL" help:"URL of the database. $${NAME} is replaced by that environment variable."`
 }
 
@@ -189,7 +189,7 @@ func audit(s *session, deed, by, reason string, what ...any) {
 // part can be mistaken for a separator.
 type keyArgs struct {
 	Scope     string `placeholder:"TEXT" help:"Scope of the key."`
-	Operation string `arg:"" help:"Operation of the key: pay, or pay/charge for a step."`
+	Operation string `arg:"" complete:"operation" help:"Operation of the key: pay, or pay/charge for a step."`
 	ID        string `arg:"" name:"id" help:"ID of the key."`
 }
 
