@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,19 +46,26 @@ type Decision struct {
 	// whose key was resolved meanwhile: the key then determines whether the work
 	// runs.
 	NotDone bool
+
+	// Unopened selects only messages that cannot be read or opened: those with
+	// Unopened set. It needs no other selection, because such a message may have lost
+	// its ID.
+	Unopened bool
 }
 
 // Tally counts the results of a decision.
 type Tally struct {
-	Matched int // parked messages that were selected
+	Matched int // messages that were selected
 	Changed int // messages changed, or that a dry run would change
+	Ordered int // of those changed, how many have an ordering key, whose later messages may wait for them
 	Unknown int // skipped: their outcome is unknown, and NotDone was not set
 	Moved   int // skipped: they were changed concurrently
+	Taken   int // skipped: a process is handling them
 }
 
 func (t *Tally) add(more Tally) {
-	t.Matched, t.Changed = t.Matched+more.Matched, t.Changed+more.Changed
-	t.Unknown, t.Moved = t.Unknown+more.Unknown, t.Moved+more.Moved
+	t.Matched, t.Changed, t.Ordered = t.Matched+more.Matched, t.Changed+more.Changed, t.Ordered+more.Ordered
+	t.Unknown, t.Moved, t.Taken = t.Unknown+more.Unknown, t.Moved+more.Moved, t.Taken+more.Taken
 }
 
 // List returns a page of the shelf, in the order of arrival, whatever the state
@@ -87,10 +95,11 @@ func (d Admin) Replay(ctx context.Context, q store.ShelfQuery, by Decision) (Tal
 
 // Discard gives up parked messages, selected by consumer or by ID. They stay on
 // the shelf for a while, for reference, and copies of them are treated as
-// duplicates. Later messages with their ordering key proceed.
+// duplicates. Later messages with their ordering key proceed. For messages that
+// are not parked, see DiscardWaiting.
 func (d Admin) Discard(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
-	if q.Consumer == "" && len(q.IDs) == 0 {
-		return Tally{}, invalid("Discard of everything: select messages by Consumer or by IDs")
+	if err := checkDiscard(q, by); err != nil {
+		return Tally{}, err
 	}
 	return d.decide(ctx, q, by, &discardAction{d})
 }
@@ -120,6 +129,10 @@ type action interface {
 	// settleKey settles the key of the message last changed, after that was
 	// written.
 	settleKey(ctx context.Context, m *store.Shelved, why string) error
+
+	// unchanged undoes what change did beside the message last changed, because that
+	// could not be written.
+	unchanged(ctx context.Context) error
 }
 
 // replay is the action of Replay.
@@ -173,8 +186,12 @@ func (a *replay) settleKey(ctx context.Context, m *store.Shelved, why string) er
 	return a.markKey(ctx, m, func(rec once.Record) error { return once.MarkNotDone(ctx, a.Store, rec, why) })
 }
 
+func (*replay) unchanged(context.Context) error { return nil }
+
 // discardAction is the action of Discard.
 type discardAction struct{ Admin }
+
+func (*discardAction) unchanged(context.Context) error { return nil }
 
 func (a *discardAction) change(_ context.Context, m *store.Shelved, _ int) (bool, error) {
 	m.State, m.Due = store.Discarded, 0
@@ -206,7 +223,7 @@ func (d Admin) decideAll(ctx context.Context, q store.ShelfQuery, states []store
 		return t, invalid("messages that are Ready are not parked: leave Ready out")
 	}
 	limit := q.Limit
-	q.States, q.After, q.Bodiless = states, 0, true
+	q.States, q.After, q.Bodiless = states, 0, !by.Unopened
 	for {
 		if q.Limit = 0; limit > 0 {
 			q.Limit = min(limit-t.Matched, largestPage)
@@ -219,8 +236,11 @@ func (d Admin) decideAll(ctx context.Context, q store.ShelfQuery, states []store
 			return t, err
 		}
 		for _, m := range page {
-			t.Matched++
 			q.After = m.Seq
+			if by.Unopened && m.Unopened == nil {
+				continue
+			}
+			t.Matched++
 			was := m.State
 			ok, err := a.change(ctx, &m, t.Changed)
 			if err == nil && !ok {
@@ -230,15 +250,22 @@ func (d Admin) decideAll(ctx context.Context, q store.ShelfQuery, states []store
 			if err == nil && !by.DryRun {
 				if err = d.write(ctx, m, was, by); err == nil {
 					err = a.settleKey(ctx, &m, verbs[m.State]+" by "+by.By+": "+by.Reason)
+				} else {
+					err = cmp.Or(a.unchanged(ctx), err)
 				}
 			}
 			switch {
+			case errors.Is(err, errTaken):
+				t.Taken++
 			case errors.Is(err, once.ErrLeaseLost):
 				t.Moved++
 			case err != nil:
 				return t, fmt.Errorf("at message %q of %s: %w", m.Message.ID, m.Consumer, err)
 			default:
 				t.Changed++
+				if m.Message.OrderingKey != "" {
+					t.Ordered++
+				}
 			}
 		}
 	}

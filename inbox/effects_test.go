@@ -125,7 +125,7 @@ func TestAnUnknownEffectIsParkedAndReplayedOnlyOnAPersonsWord(t *testing.T) {
 			t.Error(got, err)
 		}
 		decision.NotDone = true
-		if got, err := admin.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Changed: 1}) {
+		if got, err := admin.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Changed: 1, Ordered: 1}) {
 			t.Error(got, err)
 		}
 		await(t, "both", func() bool { return c.Stats.Handled.Load() == 2 })
@@ -172,7 +172,7 @@ func TestAMessageIsReplayedOnceItsKeyIsDecided(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got, err := admin.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Changed: 1}) {
+				if got, err := admin.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Changed: 1, Ordered: 1}) {
 					t.Fatal("after that:", got, err)
 				}
 				await(t, "both", func() bool {

@@ -177,11 +177,11 @@ func TestReplayOfAParkedMessage(t *testing.T) {
 		close(healthy)
 		admin := inbox.Admin{Store: b.store}
 		dry, err := admin.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended", DryRun: true})
-		if err != nil || dry != (inbox.Tally{Matched: 1, Changed: 1}) {
+		if err != nil || dry != (inbox.Tally{Matched: 1, Changed: 1, Ordered: 1}) {
 			t.Fatal(dry, err)
 		}
 		got, err := admin.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"})
-		if err != nil || got != (inbox.Tally{Matched: 1, Changed: 1}) {
+		if err != nil || got != (inbox.Tally{Matched: 1, Changed: 1, Ordered: 1}) {
 			t.Fatal(got, err)
 		}
 		await(t, "all handled", func() bool { return c.Stats.Handled.Load() == 3 })

@@ -13,6 +13,10 @@ import (
 // the name of a consumer or of its rebuild has no two @ in a row.
 const queueSuffix = "@@queue"
 
+// DeliveredTo begins the Reason of a row of a queue that a process has, until its
+// Due has come.
+const DeliveredTo = "delivered to "
+
 // QueueOf returns the Consumer of those rows of a [Shelf] that are the queue of a
 // consumer, whose messages come through the store: see package storebroker. keys
 // is the name in the consumer's keys. A row has the ID of its message in Key. Its

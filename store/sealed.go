@@ -174,6 +174,14 @@ func OpenHistory(s *once.Sealing, m Shelved) string {
 // sealedReasons matches what once.Ring.SealText returns.
 var sealedReasons = regexp.MustCompile(`sealed:[0-9A-Za-z_-]+`)
 
+// IsSealedReason reports whether the Reason of a message that was opened is still
+// sealed, because its secret is not in the Ring.
+func IsSealedReason(reason string) bool {
+	_, text := cutReason(reason)
+	at := sealedReasons.FindStringIndex(text)
+	return at != nil && at[0] == 0
+}
+
 func cutReason(reason string) (prefix, text string) {
 	if text, unknown := strings.CutPrefix(reason, UnknownOutcome); unknown {
 		return UnknownOutcome, text

@@ -34,7 +34,6 @@ const (
 
 // What the Reason of a row says while it is Waiting.
 const (
-	delivered    = "delivered to "
 	returned     = "returned, and not due yet"
 	closedUnused = "returned by a session that was closed"
 )
@@ -452,7 +451,7 @@ func (s *session) tellWaits() {
 	count, first := 0, store.Shelved{}
 	for _, row := range rows {
 		renewed := s.broker.options.Lease / 2 // what a lease has left at least if it is renewed
-		if row.Due <= 0 || row.Due > renewed || row.Reason == s.holder || !strings.HasPrefix(row.Reason, delivered) {
+		if row.Due <= 0 || row.Due > renewed || row.Reason == s.holder || !strings.HasPrefix(row.Reason, store.DeliveredTo) {
 			continue
 		}
 		if count++; count == 1 {
@@ -461,7 +460,7 @@ func (s *session) tellWaits() {
 	}
 	if count > 0 {
 		s.broker.options.Logger.WarnContext(ctx, "storebroker: messages wait for a process that took them and no longer answers", logs.Spaced(first.Reason),
-			"topic", s.topic, "consumer", s.keys, "messages", count, "first", first.Key, "holder", strings.TrimPrefix(first.Reason, delivered), "until", first.Due)
+			"topic", s.topic, "consumer", s.keys, "messages", count, "first", first.Key, "holder", strings.TrimPrefix(first.Reason, store.DeliveredTo), "until", first.Due)
 	}
 }
 

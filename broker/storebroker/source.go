@@ -104,7 +104,7 @@ func holderName() string {
 	if err != nil {
 		host = "an unknown host"
 	}
-	return fmt.Sprintf("%sprocess %d on %s (session %s)", delivered, os.Getpid(), host, name.Format(name.Token()))
+	return fmt.Sprintf("%sprocess %d on %s (session %s)", store.DeliveredTo, os.Getpid(), host, name.Format(name.Token()))
 }
 
 var errClosed = errors.New("storebroker: the session is closed")

@@ -350,7 +350,9 @@ type outboxChange struct {
 	maxFlags
 	All bool `help:"Select all messages."`
 
-	waiting bool // messages in any state in which they wait are selected
+	waiting  bool // messages in any state in which they wait are selected
+	unopened bool // only messages that cannot be read or opened are
+	givesUp  bool // they are not published
 }
 
 // what says which messages are selected.
@@ -400,7 +402,31 @@ type tallyJSON struct {
 	Changed int  `json:"changed"`
 	Unknown int  `json:"unknown"`
 	Moved   int  `json:"moved"`
+	Taken   int  `json:"taken,omitempty"`   // a process is handling them
+	Sending int  `json:"sending,omitempty"` // were given up, and a relay may have been sending them
 	DryRun  bool `json:"dry_run"`
+}
+
+// proceeds says what giving up messages with ordering keys means for later ones.
+func proceeds(ordered int) string {
+	if ordered == 0 {
+		return ""
+	}
+	return "\n  " + show.Count(ordered, "has an ordering key, whose later messages then proceed.",
+		"have ordering keys, whose later messages then proceed.")
+}
+
+// sending returns how many of the messages that were given up a relay may have been
+// sending: none if no relay is alive.
+func (c *outboxChange) sending(ctx context.Context, s *session, tally outbox.Tally) (int, error) {
+	if !c.givesUp || tally.Sending == 0 {
+		return 0, nil
+	}
+	leases, err := s.Leases(ctx)
+	if err != nil || leases.Relays == 0 {
+		return 0, err
+	}
+	return tally.Sending, nil
 }
 
 // run counts the messages, asks for confirmation, and changes only the messages
@@ -412,7 +438,11 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 	if err != nil {
 		return err
 	}
-	s, err := c.open(ctx)
+	var o *target.Options
+	if c.givesUp { // what waits is logged, message by message
+		o = logged()
+	}
+	s, err := c.openWith(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -423,7 +453,7 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 		return err
 	}
 	those := newShown(newProgress(c.outputFlags), c.Alike)
-	admin, decision := outbox.Admin{Store: those.Outbox(messages)}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true}
+	admin, decision := outbox.Admin{Store: those.Outbox(messages)}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true, Unopened: c.unopened}
 	tally, err := do(admin, q, decision)
 	those.line.end()
 	if err != nil {
@@ -435,13 +465,24 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 			return err
 		}
 		if where == "" && !c.waiting {
-			where = elsewhere(q.State)
+			where = elsewhere(q.State, c.givesUp)
 		}
 		return moved("no selected message is %s%s", c.what(q.State), where)
 	}
+	sending, err := c.sending(ctx, s, tally) // relays that end before the change may have been
+	if err != nil {
+		return err
+	}
 	if !c.DryRun {
-		if err := c.confirm(ctx, s, fmt.Sprintf("  %s to be %s.", show.Count(tally.Matched,
-			fmt.Sprintf("message that is %s is", c.what(q.State)), fmt.Sprintf("messages that are %s are", c.what(q.State))), deed)+those.failed()); err != nil {
+		what := fmt.Sprintf("  %s to be %s.", show.Count(tally.Matched,
+			fmt.Sprintf("message that is %s is", c.what(q.State)), fmt.Sprintf("messages that are %s are", c.what(q.State))), deed) + those.failed()
+		if c.givesUp {
+			what += proceeds(tally.Ordered)
+		}
+		if sending > 0 {
+			what += "\n  Relays are alive. What one is sending at that moment may still be published."
+		}
+		if err := c.confirm(ctx, s, what); err != nil {
 			return err
 		}
 		matched := tally.Matched
@@ -456,16 +497,18 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 			return fmt.Errorf("after %s: %w", show.Count(tally.Changed, "message", "messages"), err)
 		}
 		tally.Matched = matched
+		sending = min(sending, tally.Sending)
 	}
-	return finish(c.outputFlags, deed, tallyJSON{tally.Matched, tally.Changed, 0, tally.Matched - tally.Changed, c.DryRun})
+	return finish(c.outputFlags, deed, tallyJSON{Matched: tally.Matched, Changed: tally.Changed, Moved: tally.Matched - tally.Changed,
+		Sending: sending, DryRun: c.DryRun})
 }
 
 // elsewhere says where else a message may be if it is not in the given state.
-func elsewhere(state store.OutgoingState) string {
-	if state == store.Stuck {
+func elsewhere(state store.OutgoingState, givesUp bool) string {
+	if state == store.Stuck && !givesUp {
 		return "; once outbox park makes pending, delayed and held messages stuck"
 	}
-	return "; select pending, delayed or held messages with --state"
+	return "; select " + map[bool]string{true: "stuck, "}[givesUp] + "pending, delayed or held messages with --state"
 }
 
 // finish prints a tally. It returns an error if messages were not changed,
@@ -486,8 +529,18 @@ func finish(o outputFlags, deed string, t tallyJSON) error {
 			"If they happened, first complete their keys, which once parked show prints, with once keys complete.", t.Unknown)
 		return errNo
 	}
-	if t.Changed < t.Matched {
-		return moved("%d changed after they were counted and were left as they are", t.Matched-t.Changed)
+	if t.Sending > 0 && !t.DryRun {
+		note("%d were pending or held. A relay that was sending one at that moment may have published it.", t.Sending)
+	}
+	taken := ""
+	if t.Taken > 0 {
+		taken = fmt.Sprintf("%d are being handled, and are done soon or wait again", t.Taken)
+	}
+	if left := t.Matched - t.Changed - t.Taken; left > 0 {
+		return moved("%d changed after they were counted and were left as they are%s", left, strings.TrimSuffix("; "+taken, "; "))
+	}
+	if taken != "" {
+		return moved("%s", taken)
 	}
 	return nil
 }
@@ -570,26 +623,45 @@ func (c *outboxPark) Run(ctx context.Context) error {
 	})
 }
 
-type outboxDiscard struct{ outboxChange }
+type outboxDiscard struct {
+	outboxChange
+	State      string `enum:"stuck,pending,delayed,held" default:"stuck" placeholder:"STATE" help:"stuck (default), pending, delayed or held."`
+	Unreadable bool   `help:"Only messages that cannot be read or opened, which may have no ID or topic."`
+}
 
 // Help is the long text of once outbox discard --help.
 func (outboxDiscard) Help() string {
 	return `
-Discarded messages are never published. They move to the archive table with the decision as the reason. Only stuck
-messages can be discarded; once outbox park makes a message stuck.
+Discarded messages are never published. They move to the archive table with the decision as the reason, or, if the store
+has none, are logged. Later messages with their ordering keys proceed.
 
-Example:
+The default is stuck messages. A message in another state, which a relay is sending at that moment, may still be
+published.
+
+Examples:
   once outbox discard --id 0198c7de-0000-7000-8000-000000000001 --reason "a test order"
+  once outbox discard --topic mail.welcome --state pending --reason "wrong template, ticket 91" --dry-run
+  once outbox discard --unreadable --reason "ticket 92"
 
 ` + exitHelp
+}
+
+// Validate is called by kong.
+func (c *outboxDiscard) Validate() error {
+	if c.Unreadable && c.none() {
+		c.All = true
+	}
+	return c.outboxChange.Validate()
 }
 
 // Run discards messages.
 func (c *outboxDiscard) Run(ctx context.Context) error {
 	q := c.query()
-	q.State = store.Stuck
-	return c.run(ctx, "discarded", q, func(d outbox.Admin, q store.OutgoingQuery, by outbox.Decision) (outbox.Tally,
-		error) {
-		return d.Discard(ctx, q, by)
+	q.State, c.unopened, c.givesUp = outgoingStates[c.State], c.Unreadable, true
+	return c.run(ctx, "discarded", q, func(d outbox.Admin, q store.OutgoingQuery, by outbox.Decision) (outbox.Tally, error) {
+		if q.State == store.Stuck {
+			return d.Discard(ctx, q, by)
+		}
+		return d.DiscardWaiting(ctx, q, by)
 	})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -39,9 +40,21 @@ type shelfFilter struct {
 	IDs         []string `name:"id" sep:"none" placeholder:"ID" help:"Only the message with this ID; repeatable."`
 	Topic       chosen   `complete:"shelved-topic" placeholder:"TOPIC" help:"Only messages from this topic."`
 	OrderingKey chosen   `placeholder:"KEY" help:"Only messages with this ordering key."`
+	Queue       bool     `help:"What is in the queue of --consumer, whose messages come through the store."`
+}
+
+// AfterApply is called by kong.
+func (f shelfFilter) AfterApply() error {
+	if f.Queue && f.Consumer == "" {
+		return fmt.Errorf("--queue needs --consumer")
+	}
+	return nil
 }
 
 func (f shelfFilter) query() store.ShelfQuery {
+	if f.Queue {
+		f.Consumer = chosen(store.QueueOf(string(f.Consumer)))
+	}
 	return store.ShelfQuery{Consumer: string(f.Consumer), NoQueued: f.Consumer == "", IDs: f.IDs, Topic: string(f.Topic),
 		OrderingKey: string(f.OrderingKey)}
 }
@@ -264,6 +277,10 @@ type shelfChange struct {
 	changeFlags
 	shelfSelection
 	maxFlags
+
+	state    string // of the messages, in words; default: parked
+	unopened bool   // only messages that cannot be read or opened are selected
+	givesUp  bool   // they are not handled
 }
 
 func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decision,
@@ -273,7 +290,11 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 	if err != nil {
 		return err
 	}
-	s, err := c.open(ctx)
+	var o *target.Options
+	if c.givesUp { // what waits is logged, message by message
+		o = logged()
+	}
+	s, err := c.openWith(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -286,17 +307,21 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 	}
 	those := newShown(newProgress(c.outputFlags), c.Alike)
 	admin := inbox.Admin{Store: those.Shelf(shelf)}
-	decision.By, decision.Reason, decision.DryRun = by, c.Reason, true
+	decision.By, decision.Reason, decision.DryRun, decision.Unopened = by, c.Reason, true, c.unopened
+	state := cmp.Or(c.state, "parked")
 	tally, err := do(admin, q, decision)
 	those.line.end()
 	if err != nil {
 		return err
 	}
 	if tally.Matched == 0 {
-		return moved("no selected message is parked")
+		return moved("no selected message is %s", state)
 	}
 	if !c.DryRun && tally.Changed > 0 {
-		what := fmt.Sprintf("  %d of %s to be %s.", tally.Changed, show.Count(tally.Matched, "parked message is", "parked messages are"), deed) + those.failed()
+		what := fmt.Sprintf("  %d of %s to be %s.", tally.Changed, show.Count(tally.Matched, state+" message is", state+" messages are"), deed) + those.failed()
+		if c.givesUp {
+			what += proceeds(tally.Ordered)
+		}
 		if err := c.confirm(ctx, s, what); err != nil {
 			return err
 		}
@@ -306,7 +331,7 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 		tally, err = do(admin, q, decision)
 		those.line.end()
 		if tally.Changed > 0 {
-			audit(s, "parked messages were "+deed, by, c.Reason, those.attrs(matched, tally.Changed)...)
+			audit(s, state+" messages were "+deed, by, c.Reason, those.attrs(matched, tally.Changed)...)
 		}
 		if err != nil {
 			return fmt.Errorf("after %s: %w", show.Count(tally.Changed, "message", "messages"), err)
@@ -314,7 +339,8 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 		tally.Moved += matched - tally.Matched
 		tally.Matched = matched
 	}
-	return finish(c.outputFlags, deed, tallyJSON{tally.Matched, tally.Changed, tally.Unknown, tally.Moved, c.DryRun})
+	return finish(c.outputFlags, deed, tallyJSON{Matched: tally.Matched, Changed: tally.Changed, Unknown: tally.Unknown,
+		Moved: tally.Moved, Taken: tally.Taken, DryRun: c.DryRun})
 }
 
 // Limits of the rate, so that the time of the last message can be computed.
@@ -368,11 +394,15 @@ func (c *parkedReplay) Run(ctx context.Context) error {
 	})
 }
 
-type parkedDiscard struct{ shelfChange }
+type parkedDiscard struct {
+	shelfChange
+	State      string `enum:"parked,waiting" default:"parked" placeholder:"STATE" help:"parked (default) or waiting."`
+	Unreadable bool   `help:"Only messages that cannot be read or opened, which may have no ID."`
+}
 
 // Validate is called by kong.
 func (c *parkedDiscard) Validate() error {
-	if c.Consumer == "" && len(c.IDs) == 0 {
+	if c.Consumer == "" && len(c.IDs) == 0 && !c.Unreadable {
 		return fmt.Errorf("select messages: --consumer, or --id")
 	}
 	if err := c.check(); err != nil {
@@ -384,18 +414,27 @@ func (c *parkedDiscard) Validate() error {
 // Help is the long text of once parked discard --help.
 func (parkedDiscard) Help() string {
 	return `
-Discarded messages stay listed for a while. Copies of them that arrive are duplicates.
+Discarded messages stay listed for a while. Copies of them that arrive are duplicates, and later messages with their
+ordering keys proceed.
 
-Example:
+With --state waiting, messages are discarded that wait for another attempt or, with --queue, in the queue of a consumer
+whose messages come through the store. One that a process is handling is left as it is.
+
+Examples:
   once parked discard --consumer billing --id order-4711-paid --reason "a test order"
+  once parked discard --consumer billing --state waiting --reason "test orders" --dry-run
+  once parked discard --unreadable --reason "ticket 92"
 
 ` + exitHelp
 }
 
 // Run discards messages.
 func (c *parkedDiscard) Run(ctx context.Context) error {
-	return c.run(ctx, "discarded", inbox.Decision{}, func(d inbox.Admin, q store.ShelfQuery,
-		by inbox.Decision) (inbox.Tally, error) {
+	c.state, c.unopened, c.givesUp = c.State, c.Unreadable, true
+	return c.run(ctx, "discarded", inbox.Decision{}, func(d inbox.Admin, q store.ShelfQuery, by inbox.Decision) (inbox.Tally, error) {
+		if c.State == "waiting" {
+			return d.DiscardWaiting(ctx, q, by)
+		}
 		return d.Discard(ctx, q, by)
 	})
 }

@@ -181,9 +181,13 @@ func (f *changeFlags) confirm(ctx context.Context, s *session, what string) erro
 
 // audit writes an audit line to standard error.
 func audit(s *session, deed, by, reason string, what ...any) {
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	log.Info("once: "+deed, append(what, "by", by, "reason", reason, "target", s.String())...)
+	auditLog().Info("once: "+deed, append(what, "by", by, "reason", reason, "target", s.String())...)
 }
+
+func auditLog() *slog.Logger { return slog.New(slog.NewTextHandler(os.Stderr, nil)) }
+
+// logged are the options of a store whose log is part of the audit.
+func logged() *target.Options { return &target.Options{Options: once.Options{Logger: auditLog()}} }
 
 // keyArgs name a key. Its parts are separate arguments, so that no character in a
 // part can be mistaken for a separator.

@@ -315,6 +315,22 @@ var inboxBugs = []Bug{
 		Test: Test{"./inbox", "^TestAnUnknownEffectIsParkedAndReplayedOnlyOnAPersonsWord$"},
 	},
 	{
+		Name: "discard-beside-the-handler",
+		Why:  "a message is discarded, says the tally, while its effect happens",
+		File: "inbox/admin_waiting.go",
+		Old:  "	if isTaken(m) {",
+		New:  "	if isTaken(m) && a.by.By == \"\" {",
+		Test: Test{"./inbox", "^(TestAMessageThatIsHandledIsNotDiscarded|TestAQueuedMessageCanBeDiscarded)$"},
+	},
+	{
+		Name: "discard-frees-the-key",
+		Why:  "a copy of a message that was discarded while it waited is handled",
+		File: "inbox/admin_waiting.go",
+		Old:  "rec.Status == once.Absent && !a.by.DryRun:",
+		New:  "rec.Status == once.Absent && a.by.By == \"\":",
+		Test: Test{"./inbox", "^TestAWaitingMessageCanBeDiscarded$"},
+	},
+	{
 		Name: "rename-not-noticed",
 		Why:  "a consumer with a new name handles everything again",
 		File: "inbox/register.go",

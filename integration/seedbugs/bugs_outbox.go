@@ -3,6 +3,14 @@ package seedbugs
 // outboxBugs are in the relay of an outbox.
 var outboxBugs = []Bug{
 	{
+		Name: "discard-overrules-others",
+		Why:  "what another person has parked meanwhile is discarded, under the reason of that person",
+		File: "outbox/admin.go",
+		Old:  "		if err == nil && n < len(ms) {",
+		New:  "		if err == nil && n < 0 {",
+		Test: Test{"./outbox", "^TestADiscardThatOthersForestalledLeavesTheirs$"},
+	},
+	{
 		Name: "relay-blames-messages-for-the-broker",
 		Why:  "a broker that is down makes messages stuck",
 		File: "outbox/round.go",

@@ -26,6 +26,7 @@ var damageBugs = map[string]string{
 	"a damaged message ends its page":       "damage/outbox damage/shelf",
 	"damaged messages are shown nowhere":    "damage/outbox damage/shelf",
 	"a damaged message cannot be moved":     "damage/outbox-moves",
+	"a damaged message cannot be archived":  "damage/outbox-ends",
 	"a damaged message cannot be changed":   "damage/shelf-change",
 	"a damaged message wakes, and no other": "damage/outbox-delayed",
 }
@@ -157,6 +158,13 @@ func (s spoiled) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Ou
 		return 0, once.ErrCorrupt
 	}
 	return s.Store.MoveOutgoing(ctx, relay, ms, to)
+}
+
+func (s spoiled) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing, then store.Ending) (int, error) {
+	if s.bug == "a damaged message cannot be archived" && slices.ContainsFunc(ms, func(m store.Outgoing) bool { return m.Unopened != nil }) {
+		return 0, once.ErrCorrupt
+	}
+	return s.Store.Sent(ctx, relay, ms, then)
 }
 
 func (s spoiled) WakeDelayed(ctx context.Context, relay [16]byte, to store.OutgoingState, limit int) (int, time.Duration, error) {

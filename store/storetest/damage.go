@@ -72,6 +72,9 @@ func damageOutboxRules[Tx any](damages []Damage) []txRule[Tx] {
 		{"damage/outbox-moves",
 			"A damaged message can be made Stuck, listed so with its Reason, and removed. It keeps no other from its end.",
 			damageOutboxMoves[Tx]},
+		{"damage/outbox-ends",
+			"A damaged message that a person made Stuck can be archived by the Hint with which it was read before.",
+			damageOutboxEnds[Tx]},
 		{"damage/outbox-delayed",
 			"A damaged message that is Delayed keeps no other from being woken.",
 			damageOutboxDelayed[Tx]},
@@ -325,6 +328,24 @@ func damageOutboxMoves[Tx any](b *txBench[Tx]) {
 		if left := b.ofRelay(store.Stuck, lane); len(left) > 0 {
 			b.failf("after RemoveOutgoing the outbox has %q", outgoingIDs(left))
 		}
+	})
+}
+
+// damageOutboxEnds does what a person does who discards a message that waits.
+func damageOutboxEnds[Tx any](b *txBench[Tx]) {
+	b.eachOutgoingDamage(func(name string, damage func(context.Context, string) error) {
+		lane, ids := b.damagedOutgoing(name, damage)
+		ms := b.ofRelay(store.Pending, lane)
+		b.wantThree("Outgoing of a lane", ms, ids)
+		bad := ms[1]
+		bad.Reason = "discarded, says a test"
+		b.changes(1, "MoveOutgoing of a damaged message", b.move1(people, store.Stuck, bad))
+		bad.State = store.Stuck
+		b.changes(1, "Sent of a damaged message that was made Stuck", b.sent(people, store.Archive, bad))
+		if left := b.ofRelay(store.Stuck, lane); len(left) > 0 {
+			b.failf("after Sent the outbox has %q", outgoingIDs(left))
+		}
+		b.changes(2, "Sent of the others", b.sent(people, store.Delete, ms[0], ms[2]))
 	})
 }
 

@@ -1,0 +1,222 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/storebroker"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/memstore"
+)
+
+var discards = inbox.Decision{By: "me", Reason: "a test order"}
+
+func (b *bench) discardWaiting(s inbox.AdminStore, q store.ShelfQuery) inbox.Tally {
+	b.t.Helper()
+	tally, err := inbox.Admin{Store: s}.DiscardWaiting(b.t.Context(), q, discards)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return tally
+}
+
+// A message that waits for another attempt is given up. Later messages with its
+// ordering key are handled, and a copy of it is a duplicate.
+func TestAWaitingMessageCanBeDiscarded(t *testing.T) {
+	onEach(t, func(t *testing.T, b *bench, sh shape) {
+		c := sh.consumer(b, func(ctx context.Context, tx mtx, m *broker.Message) error {
+			if m.ID == "m0" {
+				return once.RetryAfter(time.Hour, errors.New("down"))
+			}
+			return b.effect(ctx, tx, m)
+		})
+		start(t, c)
+		b.publish("orders", ordered("m0", "k"), ordered("m1", "k"), ordered("m2", "k"))
+		await(t, "all wait", func() bool { return len(b.onTheShelf(store.Waiting)) == 3 })
+		await(t, "the first one is not being handled", func() bool { return !strings.HasPrefix(b.onTheShelf()[0].Reason, "begun") })
+		if got := b.discardWaiting(b.store, store.ShelfQuery{Consumer: "billing", IDs: []string{"m0"}}); got != (inbox.Tally{Matched: 1, Changed: 1, Ordered: 1}) {
+			t.Errorf("%+v", got)
+		}
+		await(t, "the later ones are handled", func() bool { return b.count("m1") == 1 && b.count("m2") == 1 })
+		gone := b.onTheShelf(store.Discarded)
+		if len(gone) != 1 || !strings.Contains(gone[0].History, "discarded by me: a test order (it was waiting: ") {
+			t.Errorf("discarded: %+v", gone)
+		}
+		if sh.log { // a log has no copies, and a position no keys
+			return
+		}
+		b.publish("orders", ordered("m0", "k"))
+		await(t, "the copy is a duplicate", func() bool { return c.Stats.Duplicates.Load() == 1 })
+		if left := b.onTheShelf(store.Waiting); len(left) > 0 {
+			t.Errorf("waiting: %+v", left)
+		}
+	})
+}
+
+// A message is not given up while its handler runs, by a transaction or beside it.
+// When it has ended, nothing waits.
+func TestAMessageThatIsHandledIsNotDiscarded(t *testing.T) {
+	for _, mode := range []string{"Tx", "Do"} {
+		t.Run(mode, func(t *testing.T) {
+			onBench(t, func(t *testing.T, b *bench) {
+				begun, end := make(chan struct{}), make(chan struct{})
+				handle := func() {
+					begun <- struct{}{}
+					<-end
+				}
+				c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(context.Context, once.Key, *broker.Message) (string, error) {
+					handle()
+					return "sent", nil
+				})
+				if mode == "Tx" {
+					c.Handler = inbox.Tx(b.store, func(ctx context.Context, tx mtx, m *broker.Message) error {
+						handle()
+						return b.effect(ctx, tx, m)
+					})
+				}
+				b.shelve("mail", message("m0"))
+				start(t, c)
+				<-begun
+				if got := b.discardWaiting(b.store, store.ShelfQuery{Consumer: "mail"}); got != (inbox.Tally{Matched: 1, Taken: 1}) {
+					t.Errorf("while it is handled: %+v", got)
+				}
+				close(end)
+				await(t, "handled", func() bool { return c.Stats.Handled.Load() == 1 })
+				if got := b.discardWaiting(b.store, store.ShelfQuery{Consumer: "mail"}); got != (inbox.Tally{}) {
+					t.Errorf("after it was handled: %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// The attempt begins after the message was read to be discarded. The message is
+// handled, and its key is free for that.
+func TestADiscardThatTheConsumerForestalledLeavesTheMessage(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		m := message("m0")
+		b.shelve("billing", m)
+		slow := &ill{Store: b.store}
+		slow.change = func() error {
+			row := b.onTheShelf()[0]
+			row.Attempts++
+			return b.store.Change(t.Context(), row)
+		}
+		if got := b.discardWaiting(slow, store.ShelfQuery{Consumer: "billing"}); got != (inbox.Tally{Matched: 1, Moved: 1}) {
+			t.Errorf("%+v", got)
+		}
+		rec, err := b.store.Get(t.Context(), once.Key{Operation: "billing", ID: "m0"})
+		if err != nil || rec.Status != once.Absent {
+			t.Errorf("its key is %v: %v", rec.Status, err)
+		}
+		c := shapes[0].consumer(b, b.effect)
+		start(t, c)
+		await(t, "handled", func() bool { return b.count("m0") == 1 })
+	})
+}
+
+// Messages in the queue of a consumer are given up before they are delivered, and
+// not while a process has them.
+func TestAQueuedMessageCanBeDiscarded(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		from := storebroker.New(b.store, nil)
+		begun, end := make(chan struct{}), make(chan struct{})
+		c := b.counting("billing", from)
+		c.Concurrency = 1
+		c.Handler = inbox.Tx(b.store, func(ctx context.Context, tx *memstore.Tx, m *broker.Message) error {
+			begun <- struct{}{}
+			<-end
+			return b.effect(ctx, tx, m)
+		})
+		stop := start(t, c)
+		await(t, "it is registered", func() bool { return b.isRegistered("billing") })
+		if errs := b.carry(from, "m0"); errs != nil {
+			t.Fatal(errs)
+		}
+		<-begun
+		queue := store.ShelfQuery{Consumer: store.QueueOf("billing")}
+		if got := b.discardWaiting(b.store, queue); got != (inbox.Tally{Matched: 1, Taken: 1}) {
+			t.Errorf("while a process has it: %+v", got)
+		}
+		close(end)
+		await(t, "handled", func() bool { return b.count("m0") == 1 })
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		m1 := message("m1")
+		m1.Topic, m1.Header = "orders", map[string]string{broker.SeqHeader: "7"} // as a relay publishes it
+		carry := func() {
+			if errs := from.Publisher().Publish(t.Context(), []*broker.Message{m1}); errs != nil {
+				t.Fatal(errs)
+			}
+		}
+		carry()
+		if errs := b.carry(from, "m2"); errs != nil {
+			t.Fatal(errs)
+		}
+		queue.IDs = []string{b.onTheShelf(store.Waiting)[0].Message.ID}
+		if got := b.discardWaiting(b.store, queue); got != (inbox.Tally{Matched: 1, Changed: 1}) {
+			t.Errorf("in the queue: %+v", got)
+		}
+		carry() // again: the relay did not learn that it was published
+		c = b.counting("billing", from)
+		start(t, c)
+		await(t, "the other one is handled", func() bool { return b.count("billing m2") == 1 })
+		if waiting := b.onTheShelf(store.Waiting); len(waiting) > 0 || b.count("billing m1") > 0 {
+			t.Errorf("m1 was handled %d times, and in the queue are %+v", b.count("billing m1"), waiting)
+		}
+	})
+}
+
+// spoiledShelf has a message that cannot be read, not even its ID.
+type spoiledShelf struct{ *memstore.Store }
+
+func (s spoiledShelf) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
+	found, err := s.Store.Shelved(ctx, q)
+	for i := range found {
+		if m := &found[i]; m.Message.ID == "bad" && !q.Bodiless {
+			m.Message, m.Key, m.Unopened = broker.Message{}, "", fmt.Errorf("%w: the header is no JSON", once.ErrCorrupt)
+		}
+	}
+	return found, err
+}
+
+// What cannot be read, and what cannot be opened, is given up without an ID, and
+// nothing else is.
+func TestUnreadableMessagesCanBeDiscarded(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		for _, id := range []string{"good", "bad", "good too"} {
+			b.shelve("billing", message(id))
+		}
+		by := discards
+		by.Unopened = true
+		admin := inbox.Admin{Store: spoiledShelf{b.store}}
+		for _, by.DryRun = range []bool{true, false} {
+			got, err := admin.DiscardWaiting(t.Context(), store.ShelfQuery{}, by)
+			if err != nil || got != (inbox.Tally{Matched: 1, Changed: 1}) {
+				t.Errorf("dry run %v: %+v, %v", by.DryRun, got, err)
+			}
+		}
+		var left []string
+		for _, m := range b.onTheShelf(store.Waiting) {
+			left = append(left, m.Message.ID)
+		}
+		if !slices.Equal(left, []string{"good", "good too"}) {
+			t.Errorf("left: %q", left)
+		}
+		if _, err := (inbox.Admin{Store: b.store}).DiscardWaiting(t.Context(), store.ShelfQuery{}, discards); !errors.Is(err, once.ErrInvalid) {
+			t.Error("everything was discarded:", err)
+		}
+		if _, err := (inbox.Admin{Store: b.store}).DiscardWaiting(t.Context(), store.ShelfQuery{Consumer: "billing"}, inbox.Decision{}); !errors.Is(err, once.ErrInvalid) {
+			t.Error("nobody has decided:", err)
+		}
+	})
+}
