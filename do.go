@@ -125,7 +125,7 @@ func (e *effect[T]) giveBack(ctx context.Context, rec Record, trouble error) err
 // begun.
 func (e *effect[T]) run(ctx context.Context, rec Record, begun time.Time) (Record, error) {
 	e.held = rec.Attempt
-	alive := lease.Keep(ctx, &e.call, e.policy.Lease, begun)
+	alive := lease.Keep(ctx, e.opts.leases, &e.call, e.policy.Lease, begun)
 	defer alive.Stop()
 	returned := false
 	defer func() {

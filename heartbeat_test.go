@@ -4,6 +4,8 @@ package once_test
 
 import (
 	"context"
+	"errors"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -107,5 +109,56 @@ func TestAStoreThatIsSlowerThanLeasesRunsNothing(t *testing.T) {
 			t.Error("no error")
 		}
 		c.ran(t, 0)
+	})
+}
+
+// The keys begin together, and the store can extend a fifth of them in time.
+func TestASlowStoreKeepsTheLeasesThatItCan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keys, lease = 500, 12 * time.Second
+		_, ps := processes(1)
+		op := &once.Operation[string]{Name: "many", OnUnknown: once.Resend, Policy: once.Policy{Lease: lease}}
+		serving := make(chan struct{}, 1)
+		ps[0].extend = func(ctx context.Context, fence once.Fence, d time.Duration) error {
+			select {
+			case serving <- struct{}{}:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			defer func() { <-serving }()
+			time.Sleep(lease / 3 / (keys / 5)) // fake time
+			return ps[0].Store.Extend(ctx, fence, d)
+		}
+		var wg sync.WaitGroup
+		var kept atomic.Int64
+		for i := range keys {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				_, err := once.Do(t.Context(), ps[0], op.For(strconv.Itoa(i+1)), func(ctx context.Context, k once.Key) (string, error) {
+					select {
+					case <-time.After(5 * lease):
+						if rec, err := ps[0].Get(ctx, k); err != nil || rec.Status != once.Running {
+							t.Errorf("the work of a key runs that is %v, %v", rec.Status, err)
+						}
+						kept.Add(1)
+						return "done", nil
+					case <-ctx.Done():
+						if !errors.Is(context.Cause(ctx), once.ErrLeaseLost) {
+							t.Errorf("the context of the work was cancelled for %v", context.Cause(ctx))
+						}
+						return "", once.NotDone(context.Cause(ctx))
+					}
+				})
+				if err != nil && !errors.Is(err, once.ErrLeaseLost) {
+					t.Error(err)
+				}
+			}()
+		}
+		wg.Wait()
+		time.Sleep(lease) // calls in progress end
+		if kept.Load() < keys/5 {
+			t.Errorf("%d leases of %d are kept, want a fifth at least", kept.Load(), keys)
+		}
 	})
 }

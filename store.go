@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/flight"
+	"github.com/effectively-once/once/internal/lease"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/rerun"
 	"github.com/effectively-once/once/internal/watch"
@@ -244,6 +245,7 @@ type Options struct {
 
 	flights *flight.Group[flightKey, Record]
 	reruns  *rerun.Line
+	leases  *lease.Queue
 }
 
 // flightKey includes the input: a duplicate with another input must learn of
@@ -260,7 +262,7 @@ func (o Options) Ready() *Options {
 	if o.MaxOutcome <= 0 {
 		o.MaxOutcome = 1 << 20
 	}
-	o.flights, o.reruns = new(flight.Group[flightKey, Record]), rerun.NewLine()
+	o.flights, o.reruns, o.leases = new(flight.Group[flightKey, Record]), rerun.NewLine(), new(lease.Queue)
 	return &o
 }
 

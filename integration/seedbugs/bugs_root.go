@@ -3,6 +3,38 @@ package seedbugs
 // rootBugs are in the engine above the stores.
 var rootBugs = []Bug{
 	{
+		Name: "extensions-take-no-turns",
+		Why:  "a store that is too slow for all leases keeps hardly any, because every call waits until it is too late",
+		File: "internal/lease/queue.go",
+		Old:  "	if q.places < q.limit {\n\t\tq.places++",
+		New:  "	if q.places < 1<<30 {\n\t\tq.places++",
+		Test: Test{"./internal/lease", "^TestASlowStoreKeepsAsManyLeasesAsItCan$"},
+	},
+	{
+		Name: "extensions-that-hang-keep-their-turns",
+		Why:  "leases are lost because calls for others get no answer",
+		File: "internal/lease/queue.go",
+		Old:  "max(length/24, 2*q.best)",
+		New:  "2*length",
+		Test: Test{"./internal/lease", "^TestCallsThatHangKeepNoOtherLeaseWaiting$"},
+	},
+	{
+		Name: "lease-that-ends-last-is-extended-first",
+		Why:  "a slow store loses leases although it could extend all of them in time",
+		File: "internal/lease/queue.go",
+		Old:  "return h[i].end.Before(h[j].end)",
+		New:  "return h[i].end.After(h[j].end)",
+		Test: Test{"./internal/lease", "^TestASlowStoreKeepsAsManyLeasesAsItCan$"},
+	},
+	{
+		Name: "leases-are-extended-together",
+		Why:  "keys that begin together send their extensions together, every time",
+		File: "internal/lease/lease.go",
+		Old:  "	if k.queue.crowded() {",
+		New:  "	if false {",
+		Test: Test{"./internal/lease", "^TestManyLeasesThatBeginTogetherAreNotExtendedTogether$"},
+	},
+	{
 		Name: "starts-on-a-lease-that-is-over",
 		Why:  "work whose store was slow to extend its lease has its effect after another attempt was told that there is none",
 		File: "claim.go",

@@ -17,8 +17,8 @@ var smallBugs = []Bug{
 		Name: "lease-not-extended-in-time",
 		Why:  "a live owner loses its claim, and another call runs its work at the same time",
 		File: "internal/lease/lease.go",
-		Old:  "good, next := k.begun, k.begun.Add(k.length/3)",
-		New:  "good, next := k.begun, k.begun.Add(k.length)",
+		Old:  "	pause := k.length / 3\n",
+		New:  "	pause := k.length\n",
 		Test: Test{"./internal/lease", "^TestKeepExtendsThreeTimesALease$"},
 	},
 	{
@@ -41,8 +41,8 @@ var smallBugs = []Bug{
 		Name: "lease-counted-from-the-reply",
 		Why:  "after a slow extension the owner assumes a lease that ends later than the real one",
 		File: "internal/lease/lease.go",
-		Old:  "good, next = asked, asked.Add(k.length/3)",
-		New:  "good, next = time.Now(), time.Now().Add(k.length/3)",
+		Old:  "good, next, trouble = asked, asked.Add(k.pause()), errNoTurn",
+		New:  "good, next, trouble = time.Now(), time.Now().Add(k.pause()), errNoTurn",
 		Test: missing("^TestALeaseIsCountedFromItsRequest$"),
 	},
 	{

@@ -44,7 +44,7 @@ func TestTheValidityOfAKeyBeginsWithItsFirstAttempt(t *testing.T) {
 func TestALeaseIsCountedFromItsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, calls := time.Now(), 0
-		kept := lease.Keep(t.Context(), holder{
+		kept := lease.Keep(t.Context(), new(lease.Queue), holder{
 			extend: func(context.Context) (bool, error) {
 				if calls++; calls == 1 {
 					time.Sleep(9 * time.Second) // fake time

@@ -4,6 +4,8 @@ package lease
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -19,11 +21,13 @@ type Holder interface {
 }
 
 // Kept is a lease that is extended until Stop is called, three times in its
-// length. It is also a context, which is cancelled when the lease is lost, and
+// length, or up to four times if there are so many that they take turns. It is
+// also a context, which is cancelled when the lease is lost, and
 // shortly before the lease ends if it cannot be extended. Work that ends before
 // the first extension costs a timer and no goroutine.
 type Kept struct {
 	lazyctx.Context
+	queue  *Queue
 	holder Holder
 	parent context.Context
 	length time.Duration
@@ -36,12 +40,26 @@ type Kept struct {
 	gone    chan struct{}
 }
 
-// Keep extends a lease that was requested at begun.
-func Keep(ctx context.Context, h Holder, length time.Duration, begun time.Time) *Kept {
-	k := &Kept{holder: h, parent: ctx, length: length, begun: begun}
+var errNoTurn = errors.New("the store is too slow to extend all leases in time")
+
+// Keep extends a lease that was requested at begun. It takes turns with the other
+// leases of the queue.
+func Keep(ctx context.Context, q *Queue, h Holder, length time.Duration, begun time.Time) *Kept {
+	k := &Kept{queue: q, holder: h, parent: ctx, length: length, begun: begun}
 	k.Init(ctx)
-	k.timer = time.AfterFunc(time.Until(begun.Add(length/3)), k.run)
+	q.kept.Add(1)
+	k.timer = time.AfterFunc(time.Until(begun.Add(k.pause())), k.run)
 	return k
+}
+
+// pause returns the time from one extension to the next. Many leases are extended
+// at different times, even if they began together.
+func (k *Kept) pause() time.Duration {
+	pause := k.length / 3
+	if k.queue.crowded() {
+		pause -= rand.N(k.length/12 + 1)
+	}
+	return pause
 }
 
 // run extends the lease until Stop is called or the lease is lost.
@@ -64,7 +82,10 @@ func (k *Kept) run() {
 func (k *Kept) Stop() {
 	k.timer.Stop()
 	k.mu.Lock()
-	k.stopped = true
+	if !k.stopped {
+		k.stopped = true
+		k.queue.kept.Add(-1)
+	}
 	quit := k.quit
 	k.mu.Unlock()
 	if quit != nil {
@@ -78,7 +99,7 @@ func (k *Kept) Stop() {
 // beat returns nil when ctx ends, and an error when the lease is lost or about
 // to lapse.
 func (k *Kept) beat(ctx context.Context) error {
-	good, next := k.begun, k.begun.Add(k.length/3)
+	good, next, trouble := k.begun, time.Now(), errNoTurn
 	for {
 		timer := time.NewTimer(time.Until(next))
 		select {
@@ -88,16 +109,23 @@ func (k *Kept) beat(ctx context.Context) error {
 		case <-timer.C:
 		}
 		end := good.Add(k.length * 5 / 6)
+		if !k.queue.enter(ctx, end) {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return trouble
+		}
 		asked := time.Now()
 		final, err := k.extend(ctx, asked, end)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
-			good, next = asked, asked.Add(k.length/3)
+			good, next, trouble = asked, asked.Add(k.pause()), errNoTurn
 		case final || !time.Now().Before(end):
 			return err
 		default: // a call that took longer than this pause is repeated at once
+			trouble = err
 			if next = asked.Add(k.length / 12); next.After(end) {
 				next = end
 			}
@@ -118,10 +146,11 @@ func (k *Kept) extend(beat context.Context, now, end time.Time) (bool, error) {
 		final bool
 		err   error
 	}
-	replied, holder := make(chan reply, 1), k.holder
+	replied, holder, place := make(chan reply, 1), k.holder, k.queue.begin(k.length, now)
 	go func() {
 		defer cancel()
 		final, err := holder.Extend(ctx)
+		place.end(err == nil)
 		replied <- reply{final, err}
 	}()
 	select {

@@ -18,7 +18,7 @@ var errCut = errors.New("cut off")
 func TestKeepExtendsThreeTimesALease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
-		kept := lease.Keep(t.Context(), holder{
+		kept := lease.Keep(t.Context(), new(lease.Queue), holder{
 			extend: func(context.Context) (bool, error) { calls++; return false, nil },
 			lost:   func(err error) error { t.Error("lost"); return err },
 		}, 30*time.Second, time.Now())
@@ -33,7 +33,7 @@ func TestKeepExtendsThreeTimesALease(t *testing.T) {
 func TestKeepCancelsBeforeALeaseThatCannotBeExtendedEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, calls := time.Now(), 0
-		kept := lease.Keep(t.Context(), holder{
+		kept := lease.Keep(t.Context(), new(lease.Queue), holder{
 			extend: func(context.Context) (bool, error) {
 				if calls++; calls == 1 {
 					return false, nil
@@ -57,7 +57,7 @@ func TestKeepCancelsBeforeALeaseThatCannotBeExtendedEnds(t *testing.T) {
 func TestKeepCancelsAtOnceWhenTheLeaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		kept := lease.Keep(t.Context(), holder{
+		kept := lease.Keep(t.Context(), new(lease.Queue), holder{
 			extend: func(context.Context) (bool, error) { return true, errCut },
 			lost:   func(err error) error { return err },
 		}, 30*time.Second, begun.Add(-5*time.Second)) // the claim took that long
@@ -72,7 +72,7 @@ func TestKeepCancelsAtOnceWhenTheLeaseIsLost(t *testing.T) {
 func TestKeepGivesACallThatHangsOnlyPartOfTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		kept := lease.Keep(t.Context(), holder{
+		kept := lease.Keep(t.Context(), new(lease.Queue), holder{
 			extend: func(ctx context.Context) (bool, error) { <-ctx.Done(); return false, ctx.Err() },
 			lost:   func(err error) error { return err },
 		}, 30*time.Second, begun)
@@ -88,7 +88,7 @@ func TestKeepGivesACallThatHangsOnlyPartOfTheLease(t *testing.T) {
 func TestKeepRepeatsACallThatHungAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, calls := time.Now(), new(atomic.Int32)
-		kept := lease.Keep(t.Context(), holder{
+		kept := lease.Keep(t.Context(), new(lease.Queue), holder{
 			extend: func(ctx context.Context) (bool, error) {
 				n := calls.Add(1)
 				if n == 1 {
@@ -113,7 +113,7 @@ func TestKeepRepeatsACallThatHungAtOnce(t *testing.T) {
 func TestStopDoesNotWaitForACallThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs, ended := make(chan struct{}), make(chan error, 1)
-		kept := lease.Keep(t.Context(), holder{
+		kept := lease.Keep(t.Context(), new(lease.Queue), holder{
 			extend: func(ctx context.Context) (bool, error) {
 				close(hangs)
 				<-ctx.Done()
