@@ -71,6 +71,7 @@ func clock(ctx context.Context, e *examination) error {
 const (
 	oldUnknown  = time.Hour
 	unseen      = time.Hour
+	unread      = 5 * time.Minute // consumers register every minute
 	oldPending  = 5 * time.Minute
 	oldHeld     = 30 * time.Minute
 	lateForget  = 24 * time.Hour

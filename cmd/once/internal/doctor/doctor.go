@@ -107,6 +107,7 @@ func checks() []check {
 		{name: "shelf", fits: true, look: shelf},
 		{name: "outbox", fits: true, look: outgoing},
 		{name: "consumers", fits: true, look: consumers},
+		{name: "queues", fits: true, look: queues},
 	}
 }
 
