@@ -27,7 +27,7 @@ func main() {
 	check(err)
 	store := sqlstore.New(db, sqlstore.SQLite, nil)
 	check(store.Migrate(context.Background()))
-	events, queue := outbox.New(store, nil), storebroker.New(store, nil) // the database carries the messages; or take rabbitbroker, natsbroker, kafkabroker...
+	events, queue := outbox.New(store, nil), storebroker.New(store, nil) // or rabbitbroker, natsbroker, kafkabroker...
 
 	// One commit holds the Idempotency-Key, the order, the message and the response.
 	customer := func(*http.Request) (string, error) { return "alice", nil } // stands for your authentication
