@@ -24,6 +24,7 @@ type env struct {
 	Relay                  // the settings with their defaults
 	me       [16]byte      // the owner of this relay's leases
 	logged   bool          // the store has messages from a log
+	handOver HandingOver   // publishes and ends messages in one commit; nil: they are published, and then ended
 	notified chan struct{} // has an element when messages may have been put
 	hearsAll atomic.Bool   // it is notified of messages put by any process
 	through  atomic.Int64  // messages that got through; Stats may be shared between relays

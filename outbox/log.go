@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
@@ -346,6 +347,10 @@ func (f *logRelay) aside(ctx context.Context, ms []store.Outgoing) {
 		}
 		f.stuck(ctx, m)
 	}
+}
+
+func (f *logRelay) call(ctx context.Context, _ []store.Outgoing, as []*broker.Message) []error {
+	return f.Publisher.Publish(ctx, as)
 }
 
 // calling does nothing: another reader takes over when the connection ends.

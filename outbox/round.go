@@ -24,6 +24,10 @@ type source interface {
 	// calling is called before each call of the publisher, and after it.
 	calling(callPhase)
 
+	// call calls the publisher with messages, as they are in as. A message whose error
+	// is errTaken is no longer this relay's.
+	call(ctx context.Context, ms []store.Outgoing, as []*broker.Message) []error
+
 	// during returns the context of a call of the publisher with messages, which ends
 	// when this relay may no longer publish them.
 	during(ctx context.Context, ms []store.Outgoing) (context.Context, context.CancelFunc)
@@ -174,6 +178,7 @@ type round struct {
 	topics   map[string]int     // how many messages of a topic failed alone; negative: one got through
 	suspects []store.Outgoing   // failed alone, and may not be at fault
 	sent     [][]store.Outgoing // got through
+	taken    []store.Outgoing   // no longer this relay's
 	ending   sync.WaitGroup     // the last batch is settled while the next one is published
 }
 
@@ -219,6 +224,10 @@ func (r *round) skipOthers(chunk []store.Outgoing) {
 		}
 	}
 	stays := make(map[string]bool) // ordering keys
+	taken := make(map[place]bool)
+	for i := range r.taken {
+		taken[placeOf(&r.taken[i])] = true
+	}
 	for _, m := range chunk {
 		key := m.Message.OrderingKey
 		_, before := failed[key]
@@ -227,6 +236,8 @@ func (r *round) skipOthers(chunk []store.Outgoing) {
 			if failed[key] == placeOf(&m) {
 				delete(failed, key)
 			}
+		case taken[placeOf(&m)]:
+			stays[key] = key != ""
 		case stays[key]:
 		case before:
 			m.Reason = heldReason
@@ -350,7 +361,7 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed []store.Outgoing) {
 	defer ends()
 	r.source.calling(callBegins)
 	ctx, ended := r.observe(ctx, ms)
-	errs := r.Publisher.Publish(ctx, ms)
+	errs := r.source.call(ctx, batch, ms)
 	if errs != nil && len(errs) != len(ms) {
 		wrong := fmt.Errorf("outbox: the publisher returned %d errors for %d messages", len(errs), len(ms))
 		errs = slices.Repeat([]error{wrong}, len(ms))
@@ -366,6 +377,11 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed []store.Outgoing) {
 		err := errs[i]
 		if err == nil {
 			ok = append(ok, m)
+			continue
+		}
+		if errors.Is(err, errTaken) {
+			r.taken = append(r.taken, m)
+			r.skipKey(&m)
 			continue
 		}
 		m.Reason = name.Reason(err.Error())

@@ -37,7 +37,7 @@ func newRun(r *Relay) (*relayRun, error) {
 		return nil, err
 	}
 	_, logged := once.As[store.OutboxLog](set.Store)
-	e := &env{Relay: *set, me: name.Token(), logged: logged, notified: make(chan struct{}, 1)}
+	e := &env{Relay: *set, me: name.Token(), logged: logged, handOver: handingOver(set), notified: make(chan struct{}, 1)}
 	return &relayRun{env: e, lanes: newLanes(e)}, nil
 }
 

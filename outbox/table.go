@@ -360,6 +360,9 @@ func (t *tableRelay) owned(lane int) bool { return t.lanes.owned(lane, t.adopted
 // sent tries until the store answers, because messages that are not settled are
 // published again.
 func (t *tableRelay) sent(ctx context.Context, ms []store.Outgoing) {
+	if t.handOver != nil {
+		return // they were ended when they were published
+	}
 	t.persist(ctx, "outbox: published messages could not be settled", func(ctx context.Context) error {
 		n, err := t.Store.Sent(ctx, t.me, ms, t.Then)
 		if err == nil && n < len(ms) {

@@ -37,6 +37,7 @@ func TestTheTableOfCapabilitiesHoldsForMemstore(t *testing.T) {
 		"Outbox":         found[store.Outbox[*memstore.Tx]](s),
 		"Relayable":      found[store.Relayable](s),
 		"OutboxArchive":  found[store.OutboxArchive](s),
+		"HandOver":       found[store.HandOver](s),
 		"Bell":           found[store.Bell](s),
 		"OutboxLog":      found[store.OutboxLog](s),
 		"LogLag":         found[store.LogLag](s),

@@ -100,6 +100,20 @@ type OutboxArchive interface {
 	ForgetArchived(ctx context.Context, keep time.Duration, limit int) (int, error)
 }
 
+// HandOver is a [Relayable] that is a [Shelf] too, in one database: a message goes
+// from the outbox to the queues of its consumers in one commit.
+type HandOver interface {
+	// HandOver is Sent, and Shelve of the rows of each message, in one commit. rows[i]
+	// are those of ms[i]. It returns which messages were handed over.
+	//
+	//   - A message that Sent would not change is left alone, and its rows are not
+	//     shelved. So are later messages of ms with its ordering key.
+	//   - If a row is refused, nothing is changed.
+	//   - As with Sent, it may become durable a moment later: in a crash of the
+	//     database both parts are lost, or none.
+	HandOver(ctx context.Context, relay [16]byte, ms []Outgoing, rows [][]Shelved, then Ending) (handed []bool, err error)
+}
+
 // DecisionTime is how long a decision of a person is part of
 // [Relayable.DecidedOutgoing]. Relays read all Held and Stuck messages more often.
 const DecisionTime = 10 * time.Minute

@@ -25,6 +25,7 @@
 //	Outbox          all      messages in a transaction      no outbox.New
 //	Relayable       all      the outbox, seen by relays     no outbox.Relay
 //	OutboxArchive   SQL      an archive of the outbox       the ending Archive deletes
+//	HandOver        all      to consumers in one commit     it takes two commits
 //	Bell            all      relays are woken               relays poll
 //	OutboxLog       pgstore  the outbox in the log          relays read the table
 //	LogLag          pgstore  how far a reader is behind     no metrics of the log

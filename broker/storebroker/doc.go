@@ -13,6 +13,11 @@
 // whatever moment. A message may be delivered again, with its ID, as with every
 // broker.
 //
+// If the store is a [store.HandOver], as memstore, sqlstore and pgstore are, its
+// relay moves a message from the outbox to the queues in one commit. Elsewhere, and
+// with wrappers that see only some of the calls, these are two commits: if the relay
+// dies between them, the message is in both, and is handed over again.
+//
 // Each consumer, by its name, has a queue of its own. Its processes share it. A
 // consumer is registered when it first runs, and gets what is published to the
 // topic from then on. A message without a registered consumer is not dropped: it

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,21 +32,70 @@ func (p *publisher) Close() error {
 // Publish puts messages into the queues of the consumers of their topics, in one
 // call of the store.
 func (p *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
+	return p.put(ctx, ms, func(ctx context.Context, _ []int, rows [][]store.Shelved) ([]bool, error) {
+		return nil, p.broker.shelf.Shelve(ctx, slices.Concat(rows...))
+	})
+}
+
+// HandsOver reports whether an outbox is in the store of the publisher. Neither may
+// have a wrapper of its own, which would not see the calls that HandOver replaces.
+func (p *publisher) HandsOver(from store.Relayable) bool {
+	h := p.broker.handOver
+	return h != nil && reflect.ValueOf(h).Comparable() && any(h) == any(from) && any(h) == any(p.broker.shelf)
+}
+
+// HandOver puts messages into the queues of the consumers of their topics, and ends
+// them in the outbox, in one call of the store.
+func (p *publisher) HandOver(ctx context.Context, relay [16]byte, ms []store.Outgoing, as []*broker.Message, then store.Ending) []error {
+	return p.put(ctx, as, func(ctx context.Context, of []int, rows [][]store.Shelved) ([]bool, error) {
+		out := make([]store.Outgoing, len(of))
+		for n, i := range of {
+			out[n] = ms[i]
+		}
+		return p.broker.handOver.HandOver(ctx, relay, out, rows, then)
+	})
+}
+
+// putting puts the rows of the messages with these indexes into queues. A message
+// that is false in has is not there to be published any more. A nil has means all.
+type putting func(ctx context.Context, of []int, rows [][]store.Shelved) (has []bool, err error)
+
+// errTaken is the error of a message that HandOver does not find.
+var errTaken = fmt.Errorf("%w: the message is no longer in the outbox, or another relay has its lane", once.ErrLeaseLost)
+
+func (p *publisher) put(ctx context.Context, ms []*broker.Message, how putting) []error {
 	errs := make([]error, len(ms))
 	rows, takes, err := p.rows(ctx, ms, errs)
+	var has []bool
 	if err == nil && len(takes) > 0 {
-		err = p.broker.shelve(ctx, slices.Concat(rows...))
+		has, err = p.broker.shelve(ctx, takes, rows, how)
 		defer p.broker.wakeSessions()
 	}
+	taken := make(map[string]bool) // ordering keys of messages that were taken
 	for n, i := range takes {
-		if errs[i] = err; errors.Is(err, once.ErrInvalid) { // one of them is at fault, or a queue is full
-			errs[i] = p.broker.shelveAlone(ctx, rows[n])
+		key := ms[i].OrderingKey
+		switch {
+		case rows == nil || !errors.Is(err, once.ErrInvalid):
+			errs[i] = orTaken(has, n, err)
+		case taken[key]:
+			errs[i] = errTaken
+		default: // one of them is at fault, or a queue is full
+			errs[i] = p.broker.shelveAlone(ctx, i, rows[n], how)
+			taken[key] = key != "" && errors.Is(errs[i], once.ErrLeaseLost)
 		}
 	}
 	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
 		return errs
 	}
 	return nil
+}
+
+// orTaken returns the error of the n-th message that was put.
+func orTaken(has []bool, n int, err error) error {
+	if err == nil && has != nil && !has[n] {
+		return errTaken
+	}
+	return err
 }
 
 // rows returns the rows of each message that a queue takes. takes has their indexes;
@@ -101,10 +151,11 @@ func (b *Broker) queues(ctx context.Context) (map[string][]string, error) {
 // shelveAlone puts one message into queues. If the store refuses it, that is for
 // good, unless a queue has messages: it may be full. It is refused twice before it
 // is at fault, because a full queue may become empty before it is looked at.
-func (b *Broker) shelveAlone(ctx context.Context, rows []store.Shelved) error {
+func (b *Broker) shelveAlone(ctx context.Context, i int, rows []store.Shelved, how putting) error {
 	var refused error
 	for range 2 {
-		if refused = b.shelve(ctx, rows); !errors.Is(refused, once.ErrInvalid) {
+		has, err := b.shelve(ctx, []int{i}, [][]store.Shelved{rows}, how)
+		if refused = orTaken(has, 0, err); !errors.Is(refused, once.ErrInvalid) {
 			return refused
 		}
 		full, err := b.notEmpty(ctx, rows)
@@ -134,23 +185,30 @@ func (b *Broker) notEmpty(ctx context.Context, rows []store.Shelved) (names []st
 	return names, nil
 }
 
-func (b *Broker) shelve(ctx context.Context, rows []store.Shelved) error {
-	rows = slices.Clone(rows)
-	for i, row := range rows {
-		rows[i] = store.SealShelved(b.sealing, row)
+// shelve seals rows and puts them into queues.
+func (b *Broker) shelve(ctx context.Context, of []int, rows [][]store.Shelved, how putting) (has []bool, err error) {
+	sealed := make([][]store.Shelved, len(rows))
+	for i := range rows {
+		for _, row := range rows[i] {
+			sealed[i] = append(sealed[i], store.SealShelved(b.sealing, row))
+		}
 	}
 	if b.many == nil { // such a store may keep a queue in one document, where calls get in each other's way
 		select {
 		case b.turn <- struct{}{}:
 			defer func() { <-b.turn }()
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 	}
-	if err := untilNoConflict(ctx, func() error { return b.shelf.Shelve(ctx, rows) }); err != nil {
-		return fmt.Errorf("storebroker: messages could not be put into queues: %w", err)
+	err = untilNoConflict(ctx, func() (err error) {
+		has, err = how(ctx, of, sealed)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("storebroker: messages could not be put into queues: %w", err)
 	}
-	return nil
+	return has, nil
 }
 
 // rowID returns the ID of a message's row. A message that is published again has

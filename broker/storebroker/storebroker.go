@@ -40,6 +40,7 @@ type Broker struct {
 	shelf    store.Shelf
 	many     store.ShelfBatch // nil: rows are changed one by one
 	registry store.Registry
+	handOver store.HandOver // nil: the store has none
 
 	turn chan struct{} // has an element while messages are published, if that is done in turns
 
@@ -73,6 +74,7 @@ func (b *Broker) use(s once.Store) error {
 	b.shelf, shelves = once.As[store.Shelf](s)
 	b.registry, registers = once.As[store.Registry](s)
 	b.many, _ = once.As[store.ShelfBatch](s)
+	b.handOver, _ = once.As[store.HandOver](s)
 	switch {
 	case !shelves || !registers:
 		return fmt.Errorf("%T cannot carry messages: it is no store.Shelf and store.Registry. Use another broker, or a store that has both", s)

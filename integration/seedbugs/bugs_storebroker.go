@@ -89,8 +89,8 @@ var storeBrokerBugs = []Bug{
 	{
 		Name: "storebroker-seals-nothing", Why: "bodies in a queue can be read in the table",
 		File: "broker/storebroker/publisher.go",
-		Old:  `rows[i] = store.SealShelved(b.sealing, row)`,
-		New:  `rows[i] = row`,
+		Old:  `append(sealed[i], store.SealShelved(b.sealing, row))`,
+		New:  `append(sealed[i], row)`,
 		Test: Test{"./inbox", "^TestAQueueIsSealed$"},
 	},
 	{

@@ -65,6 +65,7 @@ var (
 	_ store.Positions[*Tx] = (*Store)(nil)
 	_ store.TxShelf[*Tx]   = (*Store)(nil)
 	_ store.Outbox[*Tx]    = (*Store)(nil)
+	_ store.HandOver       = (*Store)(nil)
 	_ store.Bell           = (*Store)(nil)
 	_ store.Archivable     = (*Store)(nil)
 	_ store.Reopener       = (*Store)(nil)

@@ -199,16 +199,26 @@ func leaves(q store.OutgoingQuery, m *outgoing) bool {
 // Sent ends messages that were published. There is no archive, so store.Archive
 // deletes.
 func (s *Store) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing, then store.Ending) (int, error) {
-	if then < store.Delete || then > store.Archive {
-		return 0, fmt.Errorf("%w: a message that was published has no ending %d", once.ErrInvalid, then)
+	if err := checkEnding(then); err != nil {
+		return 0, err
 	}
-	return s.changeOutgoing(ctx, relay, ms, func(row *outgoing, _ store.Outgoing, now time.Time) {
-		if then == store.Keep {
-			row.become(store.Published, now, 0)
-		} else {
-			row.State = gone
-		}
-	})
+	return s.changeOutgoing(ctx, relay, ms, func(row *outgoing, _ store.Outgoing, now time.Time) { row.end(then, now) })
+}
+
+func checkEnding(then store.Ending) error {
+	if then < store.Delete || then > store.Archive {
+		return fmt.Errorf("%w: a message that was published has no ending %d", once.ErrInvalid, then)
+	}
+	return nil
+}
+
+// end ends a message that was published. There is no archive.
+func (m *outgoing) end(then store.Ending, now time.Time) {
+	if then == store.Keep {
+		m.become(store.Published, now, 0)
+	} else {
+		m.State = gone
+	}
 }
 
 // MoveOutgoing changes the state of messages, and writes their Attempts and

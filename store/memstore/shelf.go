@@ -75,13 +75,18 @@ func (s *Store) ShelveTx(ctx context.Context, tx *Tx, ms []store.Shelved) error 
 		}
 	}
 	return s.within(ctx, tx, func(now time.Time) error {
-		for _, m := range ms {
-			m = own(m)
-			m.Version, m.Message.Attempt = 1, 0
-			tx.shelved = append(tx.shelved, shelved{m, now.Add(m.Due)})
-		}
+		tx.shelve(ms, now)
 		return nil
 	})
+}
+
+// shelve adds messages that are set aside at the commit.
+func (tx *Tx) shelve(ms []store.Shelved, now time.Time) {
+	for _, m := range ms {
+		m = own(m)
+		m.Version, m.Message.Attempt = 1, 0
+		tx.shelved = append(tx.shelved, shelved{m, now.Add(m.Due)})
+	}
 }
 
 // BlockedTx returns those ordering keys that have Waiting messages on the

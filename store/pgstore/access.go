@@ -20,6 +20,7 @@ func (s *Store) share() {
 	s.Registry = consuming.NewRegistry(s.consumers, db)
 	s.PositionTable = consuming.NewPositionTable(s.consumers, db)
 	s.Shelf = consuming.NewShelf(s.consumers, db)
+	s.HandingOver = publishing.NewHandingOver(s.outbox, db, s.shelve)
 	s.Outbox = publishing.NewOutbox(s.outbox, db)
 }
 

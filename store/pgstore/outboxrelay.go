@@ -151,6 +151,19 @@ func (s *Store) endOutgoing(ctx context.Context, relay [16]byte, ms []store.Outg
 	return changed, nil
 }
 
+// shelve puts messages on the shelf in one round trip, in a transaction of access.
+func (s *Store) shelve(ctx context.Context, q sqlschema.Querier, ms []store.Shelved) error {
+	statement, args, err := s.consumers.Shelving(ms)
+	if err != nil || len(args) == 0 {
+		return err
+	}
+	b := new(pgx.Batch)
+	for _, of := range args {
+		b.Queue(statement, of...)
+	}
+	return q.(client).SendBatch(ctx, b).Close()
+}
+
 // inOneTrip sends a transaction in one round trip, and calls read for the reply
 // to each call.
 func (s *Store) inOneTrip(ctx context.Context, settings string, calls []publishing.Call,

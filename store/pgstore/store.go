@@ -198,6 +198,7 @@ type Store struct {
 	consuming.Registry      // Register, Consumers
 	consuming.PositionTable // OpenPosition, SetPosition, Positions
 	consuming.Shelf[pgx.Tx] // Shelve, Shelved, BlockedTx, Change and so on
+	publishing.HandingOver  // HandOver
 	publishing.Outbox       // LeaseLanes, Outgoing, MoveOutgoing and so on
 
 	pool    *pgxpool.Pool
@@ -233,6 +234,7 @@ var (
 	_ store.Positions[pgx.Tx] = (*Store)(nil)
 	_ store.TxShelf[pgx.Tx]   = (*Store)(nil)
 	_ store.Outbox[pgx.Tx]    = (*Store)(nil)
+	_ store.HandOver          = (*Store)(nil)
 	_ store.Bell              = (*Store)(nil)
 	_ store.Archivable        = (*Store)(nil)
 	_ store.Reopener          = (*Store)(nil)

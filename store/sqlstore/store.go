@@ -46,6 +46,7 @@ type Store struct {
 	consuming.Registry       // Register, Consumers
 	consuming.PositionTable  // OpenPosition, SetPosition, Positions
 	consuming.Shelf[*sql.Tx] // Shelve, Shelved, BlockedTx, Change and so on
+	publishing.HandingOver   // HandOver
 	publishing.Outbox        // LeaseLanes, Outgoing, MoveOutgoing and so on
 
 	*database
@@ -64,6 +65,7 @@ var (
 	_ store.Positions[*sql.Tx] = (*Store)(nil)
 	_ store.TxShelf[*sql.Tx]   = (*Store)(nil)
 	_ store.Outbox[*sql.Tx]    = (*Store)(nil)
+	_ store.HandOver           = (*Store)(nil)
 	_ store.Bell               = (*Store)(nil)
 	_ store.Archivable         = (*Store)(nil)
 	_ store.Reopener           = (*Store)(nil)
@@ -87,6 +89,7 @@ func New(pool *sql.DB, dialect Dialect, o *Options) *Store {
 		Registry:      consuming.NewRegistry(shelved, access{d}),
 		PositionTable: consuming.NewPositionTable(shelved, access{d}),
 		Shelf:         consuming.NewShelf(shelved, access{d}),
+		HandingOver:   publishing.NewHandingOver(put, access{d}, shelved.Shelve),
 		Outbox:        publishing.NewOutbox(put, access{d}),
 		database:      d,
 		options:       o.Ready(),

@@ -456,9 +456,12 @@ func TestNoBugInOutboxes(t *testing.T) {
 
 func TestBugsInOutboxesAreCaught(t *testing.T) { catch(t, outboxBugs, sending) }
 
+func TestBugsInHandOverAreCaught(t *testing.T) { catch(t, handOverBugs, sending) }
+
 // TestEveryCaseOfOutboxesCatchesABug checks that no outbox case is redundant.
 func TestEveryCaseOfOutboxesCatchesABug(t *testing.T) {
-	named := strings.Fields(strings.Join(slices.Collect(maps.Values(outboxBugs)), " "))
+	seeded := slices.AppendSeq(slices.Collect(maps.Values(outboxBugs)), maps.Values(handOverBugs))
+	named := strings.Fields(strings.Join(seeded, " "))
 	for _, c := range outboxCases(t) {
 		if !slices.Contains(named, c.Name) {
 			t.Errorf("no seeded bug is caught by %s", c.Name)

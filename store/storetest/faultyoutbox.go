@@ -19,9 +19,9 @@ func FaultyOutbox[Tx any](s store.Outbox[Tx], plan Plan) *FaultyOutboxStore[Tx] 
 }
 
 // FaultyOutboxStore is a [store.Outbox] whose calls have the faults of a plan.
-// If the store that it wraps has a [store.Bell], so has FaultyOutboxStore, with
-// faults in HearOutbox: [once.As] finds it. Other capabilities of the store are
-// hidden.
+// If the store that it wraps has a [store.Bell] or a [store.HandOver], so has
+// FaultyOutboxStore, with faults in HearOutbox and HandOver: [once.As] finds it.
+// Other capabilities of the store are hidden.
 type FaultyOutboxStore[Tx any] struct {
 	store  store.Outbox[Tx]
 	faults *FaultyStore
@@ -37,6 +37,15 @@ func copied(ms []store.Outgoing) []store.Outgoing {
 		ms[i].Message.Body, ms[i].Message.Header = bytes.Clone(ms[i].Message.Body), maps.Clone(ms[i].Message.Header)
 	}
 	return ms
+}
+
+func copiedRows(rows []store.Shelved) []store.Shelved {
+	rows = slices.Clone(rows)
+	for i := range rows {
+		m := &rows[i].Message
+		m.Body, m.Header = bytes.Clone(m.Body), maps.Clone(m.Header)
+	}
+	return rows
 }
 
 // PutTx is PutTx of the store, with the faults of the plan.
@@ -138,15 +147,36 @@ func (f *FaultyOutboxStore[Tx]) OutboxDepth(ctx context.Context, count int) ([]s
 	})
 }
 
-// As finds the [store.Bell] of the store.
-func (f *FaultyOutboxStore[Tx]) As(target any) bool {
-	b, ok := target.(*store.Bell)
-	if !ok {
-		return false
+// As finds the [store.Bell] of the store, and its [store.HandOver].
+func (f *FaultyOutboxStore[Tx]) As(target any) (found bool) {
+	switch target := target.(type) {
+	case *store.Bell:
+		var inner store.Bell
+		inner, found = once.As[store.Bell](f.store)
+		*target = faultyBell{f.faults, inner}
+	case *store.HandOver:
+		var inner store.HandOver
+		inner, found = once.As[store.HandOver](f.store)
+		*target = faultyHandOver{f.faults, inner}
 	}
-	inner, ok := once.As[store.Bell](f.store)
-	*b = faultyBell{f.faults, inner}
-	return ok
+	return found
+}
+
+type faultyHandOver struct {
+	faults *FaultyStore
+	store  store.HandOver
+}
+
+func (f faultyHandOver) HandOver(ctx context.Context, relay [16]byte, ms []store.Outgoing, rows [][]store.Shelved,
+	then store.Ending) ([]bool, error) {
+
+	ms, rows = copied(ms), slices.Clone(rows)
+	for i := range rows {
+		rows[i] = copiedRows(rows[i])
+	}
+	return perform(ctx, f.faults, "HandOver", once.Key{}, func(ctx context.Context) ([]bool, error) {
+		return f.store.HandOver(ctx, relay, ms, rows, then)
+	})
 }
 
 type faultyBell struct {

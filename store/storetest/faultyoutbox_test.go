@@ -18,12 +18,13 @@ import (
 type faultless struct {
 	once.TxStore[*memstore.Tx]
 	*storetest.FaultyOutboxStore[*memstore.Tx]
+	store.Shelf // to which HandOver moves messages
 }
 
 func TestFaultyOutboxWithoutFaults(t *testing.T) {
 	s, n := memstore.New(nil), newNotes()
 	none := func(storetest.Call) storetest.Fault { return storetest.Fault{} }
-	h := inMemory(s, n, func() once.TxStore[*memstore.Tx] { return faultless{s, storetest.FaultyOutbox(s, none)} })
+	h := inMemory(s, n, func() once.TxStore[*memstore.Tx] { return faultless{s, storetest.FaultyOutbox(s, none), s} })
 	ran := 0
 	for _, c := range storetest.TxCases(t, h) {
 		if !strings.HasPrefix(c.Name, "outbox/") {

@@ -15,12 +15,15 @@ import (
 
 // outboxRules returns the rules of an outbox, in groups. Their cases share its
 // lanes, so they run one after another.
-func outboxRules[Tx any](hasBell bool, damages []Damage) (groups [][]txRule[Tx]) {
+func outboxRules[Tx any](hasBell, handsOver bool, damages []Damage) (groups [][]txRule[Tx]) {
 	groups = [][]txRule[Tx]{outboxPutRules[Tx](), outboxLeaseRules[Tx](), outboxFenceRules[Tx](), outboxChangeRules[Tx](),
 		outboxDelayRules[Tx](), outboxQueryRules[Tx](), outboxDepthRules[Tx](), outboxFlightRules[Tx](),
 		damageOutboxRules[Tx](damages)}
 	if hasBell {
 		groups = append(groups, outboxBellRules[Tx]())
+	}
+	if handsOver {
+		groups = append(groups, handOverRules[Tx]())
 	}
 	for _, group := range groups {
 		for i, r := range group {

@@ -36,6 +36,12 @@ func (b *txBench[Tx]) changing() map[string]func(relay [16]byte, ms ...store.Out
 			return b.sent(relay, then, ms...)
 		}
 	}
+	if hasCapability[store.HandOver](b.txStore) {
+		ways["HandOver"] = func(relay [16]byte, ms ...store.Outgoing) changed {
+			handed, err := b.handOver(2).HandOver(b, relay, ms, make([][]store.Shelved, len(ms)), store.Delete)
+			return changed{len(slices.DeleteFunc(handed, func(is bool) bool { return !is })), err}
+		}
+	}
 	for _, to := range []store.OutgoingState{store.Delayed, store.Held, store.Stuck} {
 		ways[fmt.Sprint("MoveOutgoing to ", to)] = func(relay [16]byte, ms ...store.Outgoing) changed {
 			ms = slices.Clone(ms)
@@ -147,7 +153,7 @@ func outboxKnown[Tx any](b *txBench[Tx]) {
 		}
 	}
 	for name, change := range b.changing() {
-		b.put(b.outIn(4, name, "k"), b.outIn(4, name+" too", "k"))
+		b.put(b.outIn(4, name, "k"), b.outIn(4, name+" too", "l"))
 		two := b.chunk(4)
 		b.changes(1, name, change(people, two[0]))
 		b.changes(0, name+", again", change(people, two[0]))

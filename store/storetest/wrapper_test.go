@@ -28,6 +28,7 @@ func TestEachCapabilityIsFoundThroughWrappers(t *testing.T) {
 	found[store.Reopener](t, "Reopener", full, bare)
 	found[store.Outbox[*memstore.Tx]](t, "Outbox", full, bare)
 	found[store.Relayable](t, "Relayable", full, bare)
+	found[store.HandOver](t, "HandOver", full, bare)
 	found[store.Bell](t, "Bell", full, bare)
 }
 

@@ -114,21 +114,31 @@ var forgetSQL = map[sqlschema.Dialect]string{
 
 // Shelve implements Shelve, inside a transaction.
 func (t *Tables) Shelve(ctx context.Context, q sqlschema.Querier, ms []store.Shelved) error {
-	for _, m := range ms {
-		if err := checkShelved(m); err != nil {
-			return err
-		}
+	statement, args, err := t.Shelving(ms)
+	if err != nil {
+		return err
 	}
-	for _, m := range ms {
-		p, err := t.shelfParams(m)
-		if err != nil {
-			return err
-		}
-		if _, err := t.exec(ctx, q, t.sql.shelve, p); err != nil {
+	for _, of := range args {
+		if _, err := q.Exec(ctx, statement, of...); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Shelving returns the statement of Shelve, and its arguments for each message.
+func (t *Tables) Shelving(ms []store.Shelved) (statement string, args [][]any, err error) {
+	for _, m := range ms {
+		if err := checkShelved(m); err != nil {
+			return "", nil, err
+		}
+		p, err := t.shelfParams(m)
+		if err != nil {
+			return "", nil, err
+		}
+		args = append(args, t.sql.shelve.Args(p))
+	}
+	return t.sql.shelve.Text, args, nil
 }
 
 func (t *Tables) shelfParams(s store.Shelved) (sqlschema.Params, error) {
