@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/lazyctx"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/observe"
@@ -65,6 +66,7 @@ func (o *Operation[T]) verdict(ctx context.Context, s Store, rec Record) (Settle
 	switch {
 	case o.Lookup != nil:
 		value, happened, err := o.Lookup(ctx, rec.Key)
+		err = errtree.Tame(err)
 		rejected := errors.Is(err, ErrRejected)
 		if err != nil && !rejected {
 			return set, &failure{kind: ErrOutcomeUnknown, key: rec.Key, attempt: rec.Attempt, hint: "Lookup has no answer yet", cause: err}

@@ -320,7 +320,7 @@ func replay[T any](op *Operation[T], sealing *Sealing, rec Record, id [16]byte) 
 	if out.Omitted {
 		return value, fail(ErrOutcomeUnavailable, rejection)
 	}
-	if value, err = op.codec().Decode(out); err != nil {
+	if value, err = op.decode(out); err != nil {
 		return value, fail(ErrOutcomeUnavailable, errors.Join(err, rejection))
 	}
 	return value, rejection

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/lease"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
@@ -176,6 +177,7 @@ func (e *effect[T]) unsettled(rec Record, err, recorded error) error {
 // do calls the work, and returns its outcome or its error.
 func (e *effect[T]) do(ctx context.Context) (out Outcome, err error) {
 	e.value, err = e.work(ctx, e.key)
+	err = errtree.Tame(err)
 	if err != nil && (!errors.Is(err, ErrRejected) || errors.Is(err, errNotDone)) {
 		return Outcome{}, err
 	}

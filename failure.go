@@ -166,7 +166,7 @@ func (f *failure) Unwrap() []error {
 func retryAfter(err error) time.Duration {
 	var f *failure
 	for errors.As(err, &f) && f.after <= 0 && f.cause != nil {
-		err, f = f.cause, nil
+		err, f = errtree.Tame(f.cause), nil
 	}
 	if f == nil {
 		return 0

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/effectively-once/once/internal/errtree"
 )
 
 // RunAll runs several blocking functions at once, such as the Run methods of consumers, relays, janitors and
@@ -28,7 +30,7 @@ func RunAll(ctx context.Context, runs ...func(context.Context) error) error {
 	}
 	var errs []error
 	for range runs {
-		err := <-ended
+		err := errtree.Tame(<-ended)
 		if err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			continue
 		}

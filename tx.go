@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/rerun"
 	"github.com/effectively-once/once/internal/scope"
 	"github.com/effectively-once/once/observe"
@@ -253,6 +254,7 @@ func (r *txRun[T, Tx]) do(tx Tx, rec Record) (err error) {
 		return &failure{kind: err, key: r.key, hint: "nothing was done"}
 	}
 	r.value, r.rejection = r.work(scope.InTx(r.enter(r.caller, rec)), tx)
+	r.rejection = errtree.Tame(r.rejection)
 	if r.out, err = outcomeInTx(&r.call, r.op, r.value, r.rejection); err == nil && r.out.Rejected {
 		return errRollBack
 	}
@@ -335,6 +337,7 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 		}
 	}()
 	value, rejection := run(scope.InTx(c.enter(ctx, rec)))
+	rejection = errtree.Tame(rejection)
 	out, err := outcomeInTx(c, w.op, value, rejection)
 	returned = true
 	if err != nil {

@@ -3,10 +3,12 @@ package once
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
+	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/name"
 )
 
@@ -167,7 +169,7 @@ func (o *Operation[T]) Under(parent Key) Work[T] {
 
 // Outcome returns v in the form that this operation stores.
 func (o *Operation[T]) Outcome(v T) (Outcome, error) {
-	out, err := o.codec().Encode(v)
+	out, err := o.encode(v)
 	if err == nil {
 		err = name.Check("content type", out.ContentType)
 	}
@@ -175,6 +177,26 @@ func (o *Operation[T]) Outcome(v T) (Outcome, error) {
 		err = invalid("the content type %s is reserved for sealed outcomes", sealedType)
 	}
 	return out, err
+}
+
+// encode turns a panic of the Codec, or of a method of the value, into an error:
+// the work is done by then.
+func (o *Operation[T]) encode(v T) (out Outcome, err error) {
+	defer codecPanic(&err)
+	out, err = o.codec().Encode(v)
+	return out, errtree.Tame(err)
+}
+
+func (o *Operation[T]) decode(out Outcome) (v T, err error) {
+	defer codecPanic(&err)
+	v, err = o.codec().Decode(out)
+	return v, errtree.Tame(err)
+}
+
+func codecPanic(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("the Codec, or a method of the value, panicked: %v", p)
+	}
 }
 
 func (o *Operation[T]) codec() Codec[T] {

@@ -99,12 +99,22 @@ func messageOf(v any) (proto.Message, error) {
 	}
 }
 
+// grpcStatus returns nil if the method of the error panics, as with a nil pointer.
+func grpcStatus(of interface{ GRPCStatus() *status.Status }) (s *status.Status) {
+	defer func() {
+		if recover() != nil {
+			s = nil
+		}
+	}()
+	return of.GRPCStatus()
+}
+
 // statusOf returns the status in the tree of a handler's error, without the text
 // that wraps it.
 func statusOf(err error) *status.Status {
 	var has interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &has) {
-		if s := has.GRPCStatus(); s.Code() != codes.OK {
+		if s := grpcStatus(has); s.Code() != codes.OK {
 			return s
 		}
 	}

@@ -194,6 +194,7 @@ func (g *guard) call(ctx context.Context, req any, info *grpc.UnaryServerInfo, n
 	if err == nil {
 		return answer{response: response}, nil
 	}
+	err = errtree.Tame(err)
 	refusal := statusOf(err)
 	err = g.verdict(info.FullMethod, refusal, err)
 	return answer{refusal: refusal, final: errors.Is(err, once.ErrRejected) && !errors.Is(err, errtree.ErrNotDone)}, err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/admission"
+	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/logs"
 )
 
@@ -91,7 +92,7 @@ func (x *exchange) readKey() (id string, err error) {
 	}
 	id, err = parseKey(values)
 	if err == nil && x.CheckKey != nil {
-		err = x.CheckKey(id)
+		err = errtree.Tame(x.CheckKey(id))
 	}
 	if err != nil {
 		return "", problemMalformed.because(err.Error())
@@ -110,7 +111,7 @@ func (x *exchange) deriveKey() (string, error) {
 	seed, err := x.Key(x.r, x.body.bytes())
 	switch {
 	case err != nil:
-		return "", problemBody.because(err.Error())
+		return "", problemBody.because(errtree.Tame(err).Error())
 	case seed == "":
 		return "", problemMissing
 	}

@@ -81,7 +81,7 @@ func (g *guardTx[Tx]) attempt(x *exchange) (answer *recording, err error) {
 		x.progress.Phase = admission.Entered
 		x.enterHandler()
 		x.run.start(x.w, x.MaxResponse, true)
-		err := g.run(x.run.rec, x.run.request(x.enter(ctx), x.r, &x.body), tx)
+		err := errtree.Tame(g.run(x.run.rec, x.run.request(x.enter(ctx), x.r, &x.body), tx))
 		around := x.wentAround()
 		x.run.rec.end()
 		if around {

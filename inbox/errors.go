@@ -127,14 +127,12 @@ type panicError struct{ text string }
 
 func (p *panicError) Error() string { return p.text }
 
-// asHandlerError is called where a panic is recovered: if err holds a nil
-// pointer, its Error method may panic, and must do so here.
+// asHandlerError marks an error of the user's.
 func asHandlerError(err error) error {
 	if err == nil {
 		return nil
 	}
-	_ = err.Error()
-	return &handlerError{err}
+	return &handlerError{errtree.Tame(err)}
 }
 
 // blamed returns the index of the item that a handler's error is about, or -1.

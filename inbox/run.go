@@ -9,6 +9,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/logs"
 )
 
@@ -72,6 +73,7 @@ func (r *consumerRun) connect(ctx, work context.Context) error {
 	pause := &backoff.Backoff{First: reconnectFirst, Limit: reconnectLimit}
 	for ctx.Err() == nil {
 		received, err := r.session(ctx, work)
+		err = errtree.Tame(err)
 		if received {
 			pause = &backoff.Backoff{First: reconnectFirst, Limit: reconnectLimit}
 		}

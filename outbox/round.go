@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/observe"
@@ -374,7 +375,7 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed []store.Outgoing) {
 		return batch, failed
 	}
 	for i, m := range batch {
-		err := errs[i]
+		err := errtree.Tame(errs[i])
 		if err == nil {
 			ok = append(ok, m)
 			continue

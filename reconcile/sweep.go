@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/logs"
 )
 
@@ -225,7 +226,7 @@ func (w *worker) deal(ctx context.Context, rec once.Record) {
 
 // resume returns an error if the record is unchanged afterwards.
 func (w *worker) resume(ctx context.Context, rec once.Record) error {
-	err := w.Resume(ctx, rec.Key)
+	err := errtree.Tame(w.Resume(ctx, rec.Key))
 	if err == nil || errors.Is(err, once.ErrRejected) {
 		after, failed := w.Store.Get(ctx, rec.Key)
 		if failed == nil && after.Status == once.Unknown && after.Attempt == rec.Attempt {

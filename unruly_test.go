@@ -1,0 +1,106 @@
+package once_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/memstore"
+)
+
+// Errors of users whose methods panic.
+type (
+	withText struct{ text string } // and a nil pointer to it
+	badText  struct{}
+	badIs    struct{ error }
+	badAs    struct{ error }
+	badBelow struct{ error }
+)
+
+func (w withText) Error() string { return w.text }
+func (badText) Error() string    { panic("Error") }
+func (badIs) Is(error) bool      { panic("Is") }
+func (badAs) As(any) bool        { panic("As") }
+func (badBelow) Unwrap() error   { panic("Unwrap") }
+
+var unruly = map[string]error{"nil pointer": (*withText)(nil), "Error": badText{}, "Is": badIs{io.EOF}, "As": badAs{io.EOF}, "Unwrap": badBelow{io.EOF}}
+
+// unrulyValue cannot be encoded, nor decoded.
+type unrulyValue struct{}
+
+func (unrulyValue) MarshalJSON() ([]byte, error) { panic("MarshalJSON") }
+func (*unrulyValue) UnmarshalJSON([]byte) error  { panic("UnmarshalJSON") }
+
+// However an error of a user misbehaves, its key ends as the work says.
+func TestUnrulyErrorsOfWork(t *testing.T) {
+	op := &once.Operation[int]{Name: "charge", OnUnknown: once.Resend}
+	for name, bad := range unruly {
+		for _, c := range []struct {
+			mark string
+			err  error
+			want once.Status // after Do; a transaction is rolled back, but for a rejection
+		}{
+			{"alone", bad, once.Unknown},
+			{"NotDone", once.NotDone(bad), once.Absent},
+			{"RetryAfter", once.NotDone(once.RetryAfter(time.Minute, bad)), once.Absent},
+			{"joined", errors.Join(bad, once.NotDone(io.EOF)), once.Absent},
+			{"rejected", errors.Join(bad, once.ErrRejected), once.Done},
+		} {
+			t.Run(name+"/"+c.mark, func(t *testing.T) {
+				s := memstore.New(nil)
+				check := func(id string, err error, want once.Status) {
+					t.Helper()
+					rec, failed := s.Get(t.Context(), op.For(id).Key())
+					if err == nil || err.Error() == "" || failed != nil || rec.Status != want {
+						t.Errorf("%s: %v, and the record is %v, %v, want %v", id, err, rec.Status, failed, want)
+					}
+					once.MayRetry(err)
+					once.IsDialError(err)
+				}
+				_, err := once.Do(t.Context(), s, op.For("Do"), func(context.Context, once.Key) (int, error) { return 1, c.err })
+				check("Do", err, c.want)
+				after := once.Absent
+				if c.want == once.Done {
+					after = once.Done
+				}
+				_, err = once.DoTx(t.Context(), s, op.For("DoTx"), func(context.Context, *memstore.Tx) (int, error) { return 1, c.err })
+				check("DoTx", err, after)
+				tx := s.Begin()
+				_, err = once.InTx(t.Context(), s, tx, op.For("InTx"), func(context.Context) (int, error) { return 1, c.err })
+				if failed := tx.Commit(); failed != nil {
+					t.Error(failed)
+				}
+				check("InTx", err, after)
+				if err := once.RunAll(t.Context(), func(context.Context) error { return c.err }); err == nil || err.Error() == "" {
+					t.Errorf("RunAll returned %v", err)
+				}
+			})
+		}
+	}
+}
+
+// Work whose value cannot be encoded is done all the same, in a transaction
+// nothing is.
+func TestUnrulyValues(t *testing.T) {
+	op, s := &once.Operation[unrulyValue]{Name: "charge", OnUnknown: once.Resend}, memstore.New(nil)
+	_, err := once.Do(t.Context(), s, op.For("Do"), func(context.Context, once.Key) (v unrulyValue, err error) { return v, nil })
+	if rec, _ := s.Get(t.Context(), op.For("Do").Key()); err == nil || rec.Status != once.Done || !rec.Outcome.Omitted {
+		t.Errorf("%v, and the record is %v", err, rec.Status)
+	}
+	_, err = once.DoTx(t.Context(), s, op.For("DoTx"), func(context.Context, *memstore.Tx) (v unrulyValue, err error) { return v, nil })
+	if rec, _ := s.Get(t.Context(), op.For("DoTx").Key()); err == nil || rec.Status != once.Absent {
+		t.Errorf("%v, and the record is %v", err, rec.Status)
+	}
+	written := &once.Operation[int]{Name: "written", OnUnknown: once.Resend}
+	read := &once.Operation[unrulyValue]{Name: "written", OnUnknown: once.Resend}
+	if _, err := once.Do(t.Context(), s, written.For("1"), func(context.Context, once.Key) (int, error) { return 1, nil }); err != nil {
+		t.Fatal(err)
+	}
+	_, err = once.Do(t.Context(), s, read.For("1"), func(context.Context, once.Key) (v unrulyValue, err error) { return v, nil })
+	if !errors.Is(err, once.ErrOutcomeUnavailable) {
+		t.Errorf("got %v, want ErrOutcomeUnavailable", err)
+	}
+}
