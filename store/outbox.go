@@ -203,6 +203,10 @@ const (
 type Leases struct {
 	Relays int // that are alive
 	Lanes  [Lanes]LaneLease
+
+	// Damaged is why the leases could not be read, in answers to people. Relays begin
+	// anew once what they said must have lapsed.
+	Damaged error
 }
 
 // LaneLease is the lease of a lane.

@@ -39,8 +39,15 @@ func (t *table) damages() (all []storetest.Damage) {
 		},
 		"no document": func(d cas.Doc) cas.Doc { return cas.Doc{Version: d.Version, Damage: errDamage} },
 	} {
+		whole := func(doc string) func(context.Context) error {
+			return func(context.Context) error {
+				return t.damage(func(name string, _ []byte) bool { return name == doc }, change)
+			}
+		}
 		all = append(all, storetest.Damage{
-			Name: name,
+			Name:   name,
+			Leases: whole("lanes"),
+			Shelf:  whole("shelf"),
 			Outgoing: func(_ context.Context, id string) error {
 				return t.damage(func(name string, text []byte) bool {
 					return strings.HasPrefix(name, "out/") && bytes.Contains(text, fmt.Appendf(nil, "%q", id))

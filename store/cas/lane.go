@@ -3,11 +3,13 @@ package cas
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
 )
 
@@ -71,6 +73,22 @@ func (p *Publishing[Tx]) LeaseLanes(ctx context.Context, relay [16]byte, ttl tim
 	return as, err
 }
 
+// lostRelay is the relay of all lanes after their document could not be read.
+var lostRelay = [16]byte([]byte("leases were lost"))
+
+// lostFor is how long nobody leases a lane after the document could not be read, so
+// that what it said has lapsed, if the relays of an outbox have leases of at most
+// this.
+const lostFor = time.Minute
+
+// lostLeases returns what replaces a document that cannot be read.
+func lostLeases(now Now) (l leases) {
+	for i := range l.Lanes {
+		l.Lanes[i] = lane{Relay: nameOf(lostRelay), Until: now.In(lostFor), Lease: lostFor}
+	}
+	return l
+}
+
 // ReleaseLanes ends the leases of a relay on lanes. If lanes is nil, it ends all
 // of them, and the relay is no longer alive.
 func (p *Publishing[Tx]) ReleaseLanes(ctx context.Context, relay [16]byte, lanes []int) error {
@@ -100,7 +118,13 @@ func (p *Publishing[Tx]) OutboxLeases(ctx context.Context) (as store.Leases, err
 		return as, err
 	}
 	l, err := p.leases(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, once.ErrCorrupt):
+		l = lostLeases(now)
+		as = l.at("", now)
+		as.Damaged = err
+		return as, nil
+	case err != nil:
 		return as, err
 	}
 	l.forget(now)
@@ -133,14 +157,21 @@ func (p *Publishing[Tx]) lease(ctx context.Context, change func(*leases, Now) (c
 			return err
 		}
 		var l leases
-		if _, err := d.read(ctx, lanesDoc, &l); err != nil {
+		_, err = d.read(ctx, lanesDoc, &l)
+		damaged := errors.Is(err, once.ErrCorrupt)
+		switch {
+		case damaged:
+			p.Transactions.Options().Logger.WarnContext(ctx, "outbox: the leases of lanes could not be read, and begin anew", logs.Spaced(""),
+				"in", lostFor, "error", err)
+			l = lostLeases(now)
+		case err != nil:
 			return err
 		}
 		if l.Alive == nil {
 			l.Alive = make(map[string]Instant)
 		}
 		l.forget(now)
-		if !change(&l, now) {
+		if !change(&l, now) && !damaged {
 			return nil
 		}
 		return d.write(lanesDoc, l)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
 )
 
@@ -170,12 +171,12 @@ func (c *Shelving[Tx]) shelveLarge(ctx context.Context, m store.Shelved, parts [
 	}
 	var number int64
 	err := c.alone(ctx, func(tx Tx) error {
-		d, _, err := c.in(ctx, tx)
+		d, now, err := c.in(ctx, tx)
 		if err != nil {
 			return err
 		}
-		var s shelf
-		if _, err := d.read(ctx, shelfDoc, &s); err != nil {
+		s, err := c.readShelf(ctx, d, now)
+		if err != nil {
 			return err
 		}
 		s.Last++
@@ -275,8 +276,8 @@ func (c *Shelving[Tx]) enter(ctx context.Context, d docs[Tx], now Now, m store.S
 	if _, err := d.read(ctx, linesDoc(m.Consumer), &lines); err != nil || hasID(lines, m.Message.ID) {
 		return false, err
 	}
-	var s shelf
-	if _, err := d.read(ctx, shelfDoc, &s); err != nil {
+	s, err := c.readShelf(ctx, d, now)
+	if err != nil {
 		return false, err
 	}
 	s.Last++
@@ -292,7 +293,7 @@ func (c *Shelving[Tx]) enter(ctx context.Context, d docs[Tx], now Now, m store.S
 		linesDoc(m.Consumer):       append(lines, h.line),
 		headDoc(m.Consumer, h.Seq): h,
 	} {
-		if _, err := d.read(ctx, name, new([]byte)); err != nil {
+		if _, err := d.read(ctx, name, new([]byte)); err != nil && (name != shelfDoc || !errors.Is(err, once.ErrCorrupt)) {
 			return false, err
 		}
 		if err := d.write(name, value); err != nil {
@@ -422,7 +423,7 @@ func (c *Shelving[Tx]) ForgetShelved(ctx context.Context, keep time.Duration, li
 	if err != nil {
 		return 0, err
 	}
-	consumers, err := c.shelfOf(ctx, "")
+	consumers, _, err := c.shelfOf(ctx, "")
 	for _, consumer := range consumers {
 		var lines []line
 		if err := c.load(ctx, linesDoc(consumer), &lines); errors.Is(err, once.ErrCorrupt) {
@@ -479,14 +480,53 @@ func (c *Shelving[Tx]) forget(ctx context.Context, consumer string, l line) (gon
 	return gone, err
 }
 
-// shelfOf returns the consumers that a query looks at.
-func (c *Shelving[Tx]) shelfOf(ctx context.Context, consumer string) ([]string, error) {
+// readShelf reads what a transaction adds a message to. If that is damaged, it
+// begins anew after all numbers that were given out, with the registered consumers.
+// Others are listed again when they set a message aside.
+func (c *Shelving[Tx]) readShelf(ctx context.Context, d docs[Tx], now Now) (s shelf, err error) {
+	_, err = d.read(ctx, shelfDoc, &s)
+	if !errors.Is(err, once.ErrCorrupt) {
+		return s, err
+	}
+	c.Options().Logger.WarnContext(ctx, "inbox: the list of who has messages on the shelf could not be read, and begins anew", logs.Spaced(""), "error", err)
+	s = shelf{Last: int64(now.Changed())} // more than any number of messages
+	s.Consumers, err = c.shelvers(ctx)
+	return s, err
+}
+
+// shelvers returns those registered consumers that have a shelf, and their queues
+// that are one.
+func (c *Shelving[Tx]) shelvers(ctx context.Context) (is []string, err error) {
+	var all []registered
+	if err := c.load(ctx, consumersDoc, &all); err != nil && !errors.Is(err, once.ErrCorrupt) {
+		return nil, err
+	}
+	for _, r := range all {
+		for _, consumer := range []string{r.Keys, store.QueueOf(r.Keys)} {
+			doc, err := c.Docs.LoadDoc(ctx, DocName{Name: linesDoc(consumer)})
+			if err != nil {
+				return nil, err
+			}
+			if doc.Version != "" && !slices.Contains(is, consumer) {
+				is = append(is, consumer)
+			}
+		}
+	}
+	return is, nil
+}
+
+// shelfOf returns the consumers that a query looks at. damage is why there may be
+// more.
+func (c *Shelving[Tx]) shelfOf(ctx context.Context, consumer string) (consumers []string, damage, err error) {
 	if consumer != "" {
-		return []string{consumer}, nil
+		return []string{consumer}, nil, nil
 	}
 	var s shelf
-	err := c.load(ctx, shelfDoc, &s)
-	return s.Consumers, err
+	if err = c.load(ctx, shelfDoc, &s); errors.Is(err, once.ErrCorrupt) {
+		consumers, damaged := c.shelvers(ctx)
+		return consumers, err, damaged
+	}
+	return s.Consumers, nil, err
 }
 
 func (c *Shelving[Tx]) hasShelved(ctx context.Context, consumer string) (bool, error) {
@@ -503,9 +543,12 @@ func (c *Shelving[Tx]) Shelved(ctx context.Context, q store.ShelfQuery) (page []
 	if err != nil {
 		return nil, err
 	}
-	consumers, err := c.shelfOf(ctx, q.Consumer)
+	consumers, damage, err := c.shelfOf(ctx, q.Consumer)
 	if err != nil {
 		return nil, err
+	}
+	if damage != nil && q.After == 0 && !q.Ready {
+		page = append(page, store.Shelved{Unopened: damage})
 	}
 	type found struct {
 		consumer string

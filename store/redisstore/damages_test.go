@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"testing"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/redisstore"
 	"github.com/effectively-once/once/store/storetest"
 	"github.com/redis/go-redis/v9"
 )
@@ -36,11 +38,7 @@ func damages(c *redis.Client, prefix string) (all []storetest.Damage) {
 		}
 		return "", fmt.Errorf("there is no document %s with %s: %w", begin, part, keys.Err())
 	}
-	for name, change := range map[string]func(ctx context.Context, key string) error{
-		"no JSON":    func(ctx context.Context, key string) error { return c.HSet(ctx, key, "text", "{").Err() },
-		"no text":    func(ctx context.Context, key string) error { return c.HDel(ctx, key, "text").Err() },
-		"no version": func(ctx context.Context, key string) error { return c.HDel(ctx, key, "version").Err() },
-	} {
+	for name, change := range documentDamages(c) {
 		all = append(all, storetest.Damage{
 			Name: name,
 			Outgoing: func(ctx context.Context, id string) error {
@@ -57,4 +55,36 @@ func damages(c *redis.Client, prefix string) (all []storetest.Damage) {
 		key, err := find(ctx, "out/", fmt.Sprintf("%q", id))
 		return errors.Join(err, c.Del(ctx, key).Err(), c.LPush(ctx, key, "x").Err())
 	}})
+}
+
+func documentDamages(c *redis.Client) map[string]func(ctx context.Context, key string) error {
+	return map[string]func(ctx context.Context, key string) error{
+		"no JSON":    func(ctx context.Context, key string) error { return c.HSet(ctx, key, "text", "{").Err() },
+		"no text":    func(ctx context.Context, key string) error { return c.HDel(ctx, key, "text").Err() },
+		"no version": func(ctx context.Context, key string) error { return c.HDel(ctx, key, "version").Err() },
+	}
+}
+
+// One damaged document that many share stops none of them.
+func TestConformanceBesideDamagedDocuments(t *testing.T) {
+	c, o := connect(t), redisstore.Options{}
+	_, o.Prefix = fresh(t, c)
+	h := txHarness(t, o)
+	h.Open = func(t testing.TB) once.TxStore[*redisstore.Tx] { return redisstore.New(connect(t), &o) }
+	h.Damages = nil
+	for name, change := range documentDamages(c) {
+		h.Damages = append(h.Damages, storetest.Damage{Name: name,
+			Leases: func(ctx context.Context) error { return change(ctx, o.Prefix+"{00}:doc:lanes") },
+			Shelf:  func(ctx context.Context) error { return change(ctx, o.Prefix+"{00}:doc:shelf") },
+		})
+	}
+	for _, c := range storetest.TxCases(t, h) {
+		if strings.HasPrefix(c.Name, "damage/") {
+			t.Run(c.Name, func(t *testing.T) {
+				if err := c.Check(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
 }

@@ -29,6 +29,11 @@ var damageBugs = map[string]string{
 	"a damaged message cannot be archived":  "damage/outbox-ends",
 	"a damaged message cannot be changed":   "damage/shelf-change",
 	"a damaged message wakes, and no other": "damage/outbox-delayed",
+	"damaged leases stop all relays":        "damage/leases",
+	"damaged leases are free":               "damage/leases",
+	"a damaged shelf takes no message":      "damage/shelf-index",
+	"a damaged shelf is not listed":         "damage/shelf-index",
+	"a damaged shelf is shown nowhere":      "damage/shelf-index",
 }
 
 // spoiled is a store of which rows can be damaged.
@@ -76,6 +81,8 @@ func spoiling(bug string) storetest.TxHarness[*memstore.Tx] {
 			{Name: "record", Record: func(_ context.Context, k once.Key) error { return of.mark("record", k.String()) }},
 			{Name: "outgoing", Outgoing: func(_ context.Context, id string) error { return of.mark("outgoing", id) }},
 			{Name: "shelved", Shelved: func(_ context.Context, c, id string) error { return of.mark("shelved", c, id) }},
+			{Name: "leases", Leases: func(context.Context) error { return of.mark("leases") }},
+			{Name: "shelf", Shelf: func(context.Context) error { return of.mark("shelf") }},
 		},
 	}
 }
@@ -174,8 +181,46 @@ func (s spoiled) WakeDelayed(ctx context.Context, relay [16]byte, to store.Outgo
 	return s.Store.WakeDelayed(ctx, relay, to, limit)
 }
 
+// LeaseLanes begins anew a minute after leases were damaged.
+func (s spoiled) LeaseLanes(ctx context.Context, relay [16]byte, ttl time.Duration, lanes []int) (store.Leases, error) {
+	switch {
+	case !s.has("leases"):
+	case s.bug == "damaged leases stop all relays":
+		return store.Leases{}, once.ErrCorrupt
+	case s.bug == "damaged leases are free":
+		var as store.Leases
+		for _, lane := range lanes {
+			as.Lanes[lane] = store.LaneLease{Relay: relay, Left: ttl}
+		}
+		return as, nil
+	default:
+		var as store.Leases
+		for i := range as.Lanes {
+			as.Lanes[i] = store.LaneLease{Relay: [16]byte{9}, Left: time.Minute}
+		}
+		return as, nil
+	}
+	return s.Store.LeaseLanes(ctx, relay, ttl, lanes)
+}
+
+func (s spoiled) Shelve(ctx context.Context, ms []store.Shelved) error {
+	if s.bug == "a damaged shelf takes no message" && s.has("shelf") {
+		return once.ErrCorrupt
+	}
+	return s.Store.Shelve(ctx, ms)
+}
+
 func (s spoiled) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
 	ms, err := s.Store.Shelved(ctx, q)
+	if s.has("shelf") && q.Consumer == "" {
+		switch s.bug {
+		case "a damaged shelf is not listed":
+			return nil, once.ErrCorrupt
+		case "a damaged shelf is shown nowhere":
+		default:
+			ms = append(ms, store.Shelved{Unopened: once.ErrCorrupt})
+		}
+	}
 	for i := range ms {
 		if s.has("shelved", ms[i].Consumer, ms[i].Message.ID) {
 			ms[i].Unopened = once.ErrCorrupt

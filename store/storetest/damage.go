@@ -33,6 +33,14 @@ type Damage struct {
 
 	// Shelved damages a message on the shelf of a consumer.
 	Shelved func(ctx context.Context, consumer, id string) error
+
+	// Leases damages what is kept of the leases of all lanes, in a store that keeps
+	// it in one place.
+	Leases func(ctx context.Context) error
+
+	// Shelf damages what is kept of the whole shelf, in a store that keeps such a
+	// thing beside the messages.
+	Shelf func(ctx context.Context) error
 }
 
 // damageRules are for stores whose harness lists damages.
@@ -61,11 +69,16 @@ func damageArchiveRules(damages []Damage) []rule {
 		damageArchive}}
 }
 
-func damageOutboxRules[Tx any](damages []Damage) []txRule[Tx] {
-	if !slices.ContainsFunc(damages, func(d Damage) bool { return d.Outgoing != nil }) {
-		return nil
+func damageOutboxRules[Tx any](damages []Damage) (all []txRule[Tx]) {
+	if slices.ContainsFunc(damages, func(d Damage) bool { return d.Leases != nil }) {
+		all = append(all, txRule[Tx]{"damage/leases",
+			"Damaged leases keep no relay out, and let none in at once: whoever had a lane may still be publishing.",
+			damageLeases[Tx]})
 	}
-	return []txRule[Tx]{
+	if !slices.ContainsFunc(damages, func(d Damage) bool { return d.Outgoing != nil }) {
+		return all
+	}
+	return append(all, []txRule[Tx]{
 		{"damage/outbox",
 			"A damaged message comes with Unopened set, in its place among the others, which come as they are.",
 			damageOutbox[Tx]},
@@ -78,21 +91,26 @@ func damageOutboxRules[Tx any](damages []Damage) []txRule[Tx] {
 		{"damage/outbox-delayed",
 			"A damaged message that is Delayed keeps no other from being woken.",
 			damageOutboxDelayed[Tx]},
-	}
+	}...)
 }
 
-func damageShelfRules[Tx any](damages []Damage) []txRule[Tx] {
-	if !slices.ContainsFunc(damages, func(d Damage) bool { return d.Shelved != nil }) {
-		return nil
+func damageShelfRules[Tx any](damages []Damage) (all []txRule[Tx]) {
+	if slices.ContainsFunc(damages, func(d Damage) bool { return d.Shelf != nil }) {
+		all = append(all, txRule[Tx]{"damage/shelf-index",
+			"What is damaged beside the messages on the shelf keeps none from being listed, and none from being set aside after them.",
+			damageShelfIndex[Tx]})
 	}
-	return []txRule[Tx]{
+	if !slices.ContainsFunc(damages, func(d Damage) bool { return d.Shelved != nil }) {
+		return all
+	}
+	return append(all, []txRule[Tx]{
 		{"damage/shelf",
 			"A damaged message on the shelf comes with Unopened set, and all others come as they are, of its consumer and of all.",
 			damageShelf[Tx]},
 		{"damage/shelf-change",
 			"A damaged message on the shelf can be parked with a Reason, discarded, and deleted.",
 			damageShelfChange[Tx]},
-	}
+	}...)
 }
 
 // eachDamage calls check with an own name for each damage of a kind.
@@ -371,6 +389,61 @@ func damageOutboxDelayed[Tx any](b *txBench[Tx]) {
 			b.must("RemoveOutgoing", err)
 		}
 	})
+}
+
+func damageLeases[Tx any](b *txBench[Tx]) {
+	const lane = 5
+	eachDamage(b.bench, func(d Damage) func(context.Context) error { return d.Leases },
+		func(f func(context.Context) error) bool { return f != nil }, func(_ string, damage func(context.Context) error) {
+			one, two := [16]byte{1}, [16]byte{2}
+			lease := func(relay [16]byte) store.LaneLease {
+				leases, err := b.outbox(1).LeaseLanes(b, relay, time.Hour, []int{lane})
+				b.must("LeaseLanes beside damaged leases", err)
+				return leases.Lanes[lane]
+			}
+			b.must("ReleaseLanes", b.outbox(1).ReleaseLanes(b, two, nil))
+			if is := lease(one); is.Relay != one && is.Left <= 0 {
+				b.failf("LeaseLanes of a free lane returned %x", is.Relay)
+			}
+			b.must("the damage", damage(b))
+			for _, relay := range [][16]byte{two, one, two} {
+				if is := lease(relay); is.Relay == relay || is.Left <= 0 {
+					b.failf("after leases were damaged, a relay has the lane at once: %x for %v", is.Relay, is.Left)
+				}
+			}
+			n, err := b.outbox(1).RemoveOutgoing(b, one, nil)
+			if b.must("RemoveOutgoing beside damaged leases", err); n != 0 {
+				b.failf("RemoveOutgoing of no message removed %d", n)
+			}
+		})
+}
+
+func damageShelfIndex[Tx any](b *txBench[Tx]) {
+	eachDamage(b.bench, func(d Damage) func(context.Context) error { return d.Shelf },
+		func(f func(context.Context) error) bool { return f != nil }, func(name string, damage func(context.Context) error) {
+			consumer, late := b.consumer(name), b.consumer(name+"late")
+			if registry, ok := once.As[store.Registry](b.store); ok {
+				_, err := registry.Register(b, store.Consumer{Name: consumer, Source: "a source"})
+				b.must("Register", err)
+			}
+			b.shelve(aside(consumer, "1", "k"))
+			b.must("the damage", damage(b))
+			b.wantShelved("a consumer, beside a damaged shelf", store.ShelfQuery{Consumer: consumer, Ready: true}, "1")
+			all, err := b.shelf(1).Shelved(b, store.ShelfQuery{Limit: 1000})
+			b.must("Shelved of all consumers", err)
+			if !slices.ContainsFunc(all, func(m store.Shelved) bool { return m.Consumer == consumer }) ||
+				!slices.ContainsFunc(all, func(m store.Shelved) bool { return m.Unopened != nil }) {
+				b.failf("beside a damaged shelf, Shelved returned %d messages of all consumers, without one of those, or without what is damaged", len(all))
+			}
+			b.shelve(aside(consumer, "2", "k"), aside(late, "3", ""))
+			b.wantShelved("a consumer, after a damaged shelf", store.ShelfQuery{Consumer: consumer}, "1", "2")
+			all, err = b.shelf(1).Shelved(b, store.ShelfQuery{Limit: 1000})
+			b.must("Shelved of all consumers", err)
+			all = slices.DeleteFunc(all, func(m store.Shelved) bool { return m.Consumer != consumer && m.Consumer != late })
+			if len(all) != 3 || all[0].Message.ID != "1" || all[1].Seq <= all[0].Seq {
+				b.failf("after a damaged shelf, Shelved returned %d messages of these consumers, want 3", len(all))
+			}
+		})
 }
 
 // damagedShelved sets three messages of an own consumer aside, of which the
