@@ -616,6 +616,7 @@ func (v *view) collect(q *inquiry, values url.Values) (problem string) {
 			if err != nil {
 				return "The store " + s.Name + " does not answer: " + legible.Text(err.Error())
 			}
+			v.unread(s, page.Damaged)
 			for _, r := range page.Records {
 				if !f.has(r) || v.askerOf(keyRef{s.Name, r.Key}) == nil {
 					continue

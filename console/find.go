@@ -199,6 +199,7 @@ func (v *view) list(at cursor, f filter, keep func(Store, once.Record) bool) (l 
 				v.trouble(s, err)
 				break
 			}
+			v.unread(s, page.Damaged)
 			for i, r := range page.Records {
 				if l.Seen++; f.has(r) && (keep == nil || keep(s, r)) {
 					l.Rows = append(l.Rows, v.rowOf(s, r))
@@ -239,6 +240,29 @@ func (v *view) trouble(s Store, err error) {
 		v.notes = append(v.notes, note{Bad: true, Text: text})
 	}
 }
+
+// unread notes that a list of a store leaves out records that cannot be read.
+func (v *view) unread(s Store, damaged []error) {
+	for _, err := range damaged {
+		text := unreadBegins + s.Name + " cannot be read, and is not listed: " + legible.Text(err.Error())
+		n := 0
+		for _, other := range v.notes {
+			if other.Text == text {
+				return
+			}
+			if strings.HasPrefix(other.Text, unreadBegins) {
+				n++
+			}
+		}
+		if n == maxUnread {
+			return
+		}
+		v.notes = append(v.notes, note{Bad: true, Text: text})
+	}
+}
+
+// maxUnread is how many records a page names that cannot be read.
+const maxUnread, unreadBegins = 5, "A record of the store "
 
 // misses remembers that a page does not have all that it would have of a store.
 func (v *view) misses(s Store) {

@@ -299,6 +299,28 @@ func TestAStoreThatListsOpenKeysSaysSo(t *testing.T) {
 	b.get("/find?status=done").is(http.StatusOK).shows("lists only keys that are unknown, parked or running")
 }
 
+// spoiled has a record that cannot be read.
+type spoiled struct{ *memstore.Store }
+
+func (s spoiled) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
+	page, err := s.Store.List(ctx, q)
+	page.Records = slices.DeleteFunc(page.Records, func(r once.Record) bool { return r.Key.ID == "lost-1" })
+	page.Damaged = append(page.Damaged, fmt.Errorf("%w: the record of lost-1", once.ErrCorrupt))
+	return page, err
+}
+
+func TestARecordThatCannotBeReadIsNamed(t *testing.T) {
+	s := spoiled{memstore.New(nil)}
+	for _, id := range []string{"good-1", "lost-1"} {
+		unknown(t, s, once.Key{Operation: "pay", ID: id})
+	}
+	c := open(t, Options{Stores: []Store{{Name: "s", Store: s}}})
+	b := as(t, c, lookToken)
+	for _, link := range []string{"/find?all=1", "/find?status=unknown"} {
+		b.get(link).is(http.StatusOK).shows("good-1", "A record of the store s cannot be read, and is not listed", "the record of lost-1")
+	}
+}
+
 // An answer may be chosen by whoever calls, and indented JSON grows with the square
 // of its depth.
 func TestAnAnswerDoesNotGrowOnThePage(t *testing.T) {

@@ -128,6 +128,18 @@ type Summary struct {
 	OnlyOpen bool // the store lists only open records: it is not known what is done here and missing there
 	Known    int  // keys of the report that the store knows
 	Foreign  int  // keys that happened by the report and that the store does not know, or that are free
+
+	// Damaged counts what was not compared because its record cannot be read: lines of
+	// the report, and records that the store could not list. One record may be both.
+	// Damage is the error of the first.
+	Damaged int
+	Damage  error
+}
+
+func (s *Summary) damaged(err error) {
+	if s.Damaged++; s.Damage == nil {
+		s.Damage = err
+	}
 }
 
 // Disagrees reports whether any finding needs somebody to look.
@@ -291,6 +303,9 @@ func (r *comparing) list(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		for _, damage := range page.Damaged {
+			r.damaged(damage)
+		}
 		for _, rec := range page.Records {
 			if err := r.listed(ctx, rec); err != nil {
 				return err
@@ -365,11 +380,12 @@ func ended(rec once.Record) time.Time {
 
 // reading is a line whose record is to be read.
 type reading struct {
-	line  line
-	group int
-	rec   once.Record
-	other bool // the record is of another operation or scope
-	err   error
+	line   line
+	group  int
+	rec    once.Record
+	other  bool  // the record is of another operation or scope
+	damage error // of the record, which is not compared
+	err    error
 }
 
 const batch = 64 // lines whose records are read at the same time
@@ -383,6 +399,10 @@ func (r *comparing) lines(ctx context.Context) error {
 		}
 		for i := range unread {
 			t := &unread[i]
+			if t.damage != nil {
+				r.damaged(t.damage)
+				continue
+			}
 			if t.other {
 				r.Others++
 				continue
@@ -473,18 +493,7 @@ func (r *comparing) readSome(ctx context.Context, some []reading) bool {
 		}
 	}
 	if r.many == nil {
-		for i := range some {
-			t := &some[i]
-			if t.rec.Key.ID == "" {
-				continue
-			}
-			key := t.rec.Key
-			t.rec, t.err = r.Store.Get(ctx, key)
-			if t.rec.Key = key; t.err != nil {
-				return false
-			}
-		}
-		return true
+		return r.readEach(ctx, some)
 	}
 	var keys []once.Key
 	for i := range some {
@@ -493,6 +502,9 @@ func (r *comparing) readSome(ctx context.Context, some []reading) bool {
 		}
 	}
 	recs, err := r.many.GetMany(ctx, keys)
+	if errors.Is(err, once.ErrCorrupt) { // one of them is damaged
+		return r.readEach(ctx, some)
+	}
 	if err != nil {
 		some[0].err = err
 		return false
@@ -506,12 +518,34 @@ func (r *comparing) readSome(ctx context.Context, some []reading) bool {
 	return true
 }
 
+// readEach is readSome one by one.
+func (r *comparing) readEach(ctx context.Context, some []reading) bool {
+	for i := range some {
+		t := &some[i]
+		if t.rec.Key.ID == "" {
+			continue
+		}
+		key := t.rec.Key
+		t.rec, t.err = r.Store.Get(ctx, key)
+		if t.rec.Key = key; errors.Is(t.err, once.ErrCorrupt) {
+			t.damage, t.err = t.err, nil
+		}
+		if t.err != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // named finds the key of a line, and whether it is compared at all. The key stays
 // zero if the line has it as it travels, and the store does not know it.
 func (r *comparing) named(ctx context.Context, t *reading) error {
 	key := t.line.key
 	if key.ID == "" {
 		page, err := r.lister.List(ctx, once.RecordQuery{UUID: t.line.id, Limit: 1})
+		if len(page.Damaged) > 0 {
+			t.damage = page.Damaged[0]
+		}
 		if err != nil || len(page.Records) == 0 {
 			return err
 		}

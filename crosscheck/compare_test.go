@@ -444,6 +444,71 @@ func TestStoreThatListsOnlyOpenRecords(t *testing.T) {
 	}
 }
 
+// spoiled has a record that cannot be read.
+type spoiled struct {
+	*memstore.Store
+	id string
+}
+
+func (s spoiled) err() error { return fmt.Errorf("%w: the record of %q", once.ErrCorrupt, s.id) }
+
+func (s spoiled) Get(ctx context.Context, k once.Key) (once.Record, error) {
+	if k.ID == s.id {
+		return once.Record{}, s.err()
+	}
+	return s.Store.Get(ctx, k)
+}
+
+func (s spoiled) GetMany(ctx context.Context, keys []once.Key) (recs []once.Record, err error) {
+	for _, k := range keys {
+		rec, err := s.Get(ctx, k)
+		if err != nil {
+			return nil, err
+		}
+		recs = append(recs, rec)
+	}
+	return recs, nil
+}
+
+func (s spoiled) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
+	page, err := s.Store.List(ctx, q)
+	page.Records = slices.DeleteFunc(page.Records, func(r once.Record) bool {
+		if r.Key.ID != s.id {
+			return false
+		}
+		page.Damaged = append(page.Damaged, s.err())
+		return true
+	})
+	return page, err
+}
+
+// A record that cannot be read is neither missing anywhere nor does it agree. All
+// others are compared.
+func TestADamagedRecordEndsNoComparison(t *testing.T) {
+	db := memstore.New(nil)
+	for _, id := range []string{"a", "bad", "z"} {
+		put(t, db, once.Key{Operation: "pay", ID: id}, record{once.Done, amount("1")})
+	}
+	for name, s := range map[string]once.Store{"GetMany": spoiled{db, "bad"}, "Get": struct {
+		once.Store
+		once.Lister
+	}{spoiled{db, "bad"}, spoiled{db, "bad"}}} {
+		for column, format := range map[string]crosscheck.Format{"id": {}, "key": {Key: "key"}} {
+			text := column
+			for _, id := range []string{"a", "bad", "z"} {
+				if column == "key" {
+					id = once.Key{Operation: "pay", ID: id}.String()
+				}
+				text += "\n" + id
+			}
+			found, summary := run(t, crosscheck.Comparison{Store: s, Report: read(t, format, text+"\n")})
+			if len(found) > 0 || summary.Counts[crosscheck.Agrees] != 2 || summary.Damaged != 2 || !errors.Is(summary.Damage, once.ErrCorrupt) {
+				t.Errorf("%s, by %s: %+v, %+v", name, column, found, summary)
+			}
+		}
+	}
+}
+
 // changing decides about each record after it was read.
 type changing struct {
 	*memstore.Store

@@ -235,11 +235,15 @@ func (d Admin) decideAll(ctx context.Context, q store.ShelfQuery, states []store
 		if err != nil || len(page) == 0 {
 			return t, err
 		}
+		if page[len(page)-1].Seq <= q.After { // all of it is damage beside the messages
+			return t, nil
+		}
 		for _, m := range page {
-			q.After = m.Seq
-			if by.Unopened && m.Unopened == nil {
+			if m.Seq <= q.After || by.Unopened && m.Unopened == nil {
+				q.After = max(q.After, m.Seq)
 				continue
 			}
+			q.After = m.Seq
 			t.Matched++
 			was := m.State
 			ok, err := a.change(ctx, &m, t.Changed)

@@ -121,8 +121,9 @@ type Shelved struct {
 	// Unopened is why the message cannot be used. A store sets it to an error that
 	// wraps once.ErrCorrupt if the row is damaged: then Seq, Version and State can be
 	// relied on, so Change works, and of the rest only what could be read is there.
-	// A damaged message keeps no other from being read. [OpenShelved] sets it if the
-	// message could not be opened.
+	// A damaged message keeps no other from being read. If Seq is 0, it is no message
+	// but what is damaged beside messages, such as the list of a consumer's.
+	// [OpenShelved] sets it if the message could not be opened.
 	Unopened error
 }
 

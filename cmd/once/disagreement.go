@@ -68,7 +68,8 @@ type comparedJSON struct {
 	Others   int            `json:"others"`
 	OnlyOpen bool           `json:"only_open"`
 	Counts   map[string]int `json:"counts"`
-	Cut      bool           `json:"cut,omitempty"` // the last line has no end
+	Cut      bool           `json:"cut,omitempty"`     // the last line has no end
+	Damaged  int            `json:"damaged,omitempty"` // lines and records that were not compared: a record cannot be read
 
 	// NotHappened counts the lines with statuses that are not in --happened.
 	NotHappened map[string]int `json:"not_happened,omitempty"`
@@ -77,7 +78,7 @@ type comparedJSON struct {
 // print prints the findings. With JSON, only the summary is left to print.
 func (f *findings) print(ctx context.Context, report *crosscheck.Report) error {
 	if f.json() {
-		j := comparedJSON{"summary", report.Column, report.Lines, report.Skipped, f.Others, f.OnlyOpen, map[string]int{}, report.Cut, report.NotHappened}
+		j := comparedJSON{"summary", report.Column, report.Lines, report.Skipped, f.Others, f.OnlyOpen, map[string]int{}, report.Cut, f.Damaged, report.NotHappened}
 		for _, kind := range crosscheck.Kinds() {
 			j.Counts[kind.String()] = f.Counts[kind]
 		}
@@ -159,6 +160,9 @@ func linesOf(lines []int) string {
 func (f *findings) caution(report *crosscheck.Report) {
 	if f.OnlyOpen {
 		note("This store lists only keys that are not done. What is done here and missing in the report cannot be told.")
+	}
+	if f.Damaged > 0 {
+		note("Lines or records were not compared, because a record cannot be read: %d. The first: %v.", f.Damaged, f.Damage)
 	}
 	if report.Cut {
 		note("The last line of the report has no end: the report may have been cut off. Compare its length with what the other system says.")

@@ -119,6 +119,9 @@ func (c *outboxStatus) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if leases.Damaged != nil {
+		note("The leases of relays cannot be read, and begin anew: %v", leases.Damaged)
+	}
 	failed, found, err := outbox.Admin{Store: messages}.LastFailure(ctx)
 	if err != nil {
 		return err

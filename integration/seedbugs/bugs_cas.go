@@ -9,6 +9,20 @@ var (
 
 var casBugs = []Bug{
 	{
+		Name: "cas-lost-leases-are-free", Why: "two relays publish one lane after its lease could not be read",
+		File: "store/cas/lane.go",
+		Old:  "Until: now.In(lostFor), Lease: lostFor}",
+		New:  "Until: now.In(0), Lease: lostFor}",
+		Test: Test{"./store/cas", "^TestConformanceBesideDamage$"},
+	},
+	{
+		Name: "cas-lost-shelf-counts-anew", Why: "two messages on the shelf have one number",
+		File: "store/cas/shelf.go",
+		Old:  "s = shelf{Last: int64(now.Changed())}",
+		New:  "s = shelf{Last: min(0, int64(now.Changed()))}",
+		Test: Test{"./store/cas", "^TestConformanceBesideDamage$"},
+	},
+	{
 		Name: "cas-fence-without-owner", Why: "a late call ends the attempt of another process",
 		File: "store/cas/row.go",
 		Old:  `return r.Attempt > 0 && r.Attempt == fence.Attempt && r.Owner == fence.Owner`,

@@ -6,6 +6,20 @@ func console(run string) Test { return Test{"./console", run} }
 // the report of another system.
 var consoleBugs = []Bug{
 	{
+		Name: "console-hides-damage", Why: "a list leaves out a record that cannot be read, and looks complete",
+		File: "console/find.go",
+		Old:  "	for _, err := range damaged {",
+		New:  "	for _, err := range damaged[:0] {",
+		Test: console("^TestARecordThatCannotBeReadIsNamed$"),
+	},
+	{
+		Name: "crosscheck-ends-at-damage", Why: "one record that cannot be read ends the comparison of all",
+		File: "crosscheck/compare.go",
+		Old:  "if t.rec.Key = key; errors.Is(t.err, once.ErrCorrupt) {",
+		New:  "if t.rec.Key = key; errors.Is(t.err, once.ErrInvalid) {",
+		Test: Test{"./crosscheck", "^TestADamagedRecordEndsNoComparison$"},
+	},
+	{
 		Name: "console-serves-any-host", Why: "a site that points its name at the console reads it in the browser of a person",
 		File: "console/gate.go",
 		Old:  `if !c.hosts[hostOf(r.Host)] {`,

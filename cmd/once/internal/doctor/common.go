@@ -290,8 +290,25 @@ func shelf(ctx context.Context, e *examination) error {
 	}
 	parked, err := s.Shelved(ctx, store.ShelfQuery{States: []store.ShelfState{store.Parked}, Limit: countUpTo,
 		Bodiless: true})
-	if err != nil || len(parked) == 0 {
+	if err != nil {
 		return err
+	}
+	parked = slices.DeleteFunc(parked, func(m store.Shelved) bool {
+		if m.Seq > 0 {
+			return false
+		}
+		whose := "What lists the consumers with messages"
+		if m.Consumer != "" {
+			whose = "What lists the messages of " + show.Line(m.Consumer)
+		}
+		e.found("damaged-shelf", Unsafe, fmt.Sprintf("%s on the shelf cannot be read: %v.", whose, m.Unopened),
+			map[bool]string{true: "It begins anew when a message is set aside. Until then, unregistered consumers are not listed.",
+				false: "Its messages are neither tried again nor listed. Other consumers are not affected."}[m.Consumer == ""],
+			"Repair it from a backup.")
+		return true
+	})
+	if len(parked) == 0 {
+		return nil
 	}
 	consumers := map[string]int{}
 	for _, m := range parked {
@@ -319,6 +336,10 @@ func outgoing(ctx context.Context, e *examination) error {
 	leases, err := e.Leases(ctx)
 	if err != nil {
 		return err
+	}
+	if leases.Damaged != nil {
+		e.found("damaged-leases", Warning, fmt.Sprintf("The leases of relays cannot be read: %v.", leases.Damaged),
+			"Relays begin anew, and publish after a minute.", "Nothing, if a relay runs. Look for what else is damaged.")
 	}
 	waiting := 0
 	for _, d := range depth {
