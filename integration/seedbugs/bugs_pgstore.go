@@ -364,4 +364,12 @@ var speculationBugs = []Bug{
 		New:  "&rec.Fingerprint, &out.Body",
 		Test: onPostgres("^TestSettingsOfASessionMakeNoDifference$/^exec$"),
 	},
+	{
+		Name: "locks-of-keys-are-computable",
+		Why:  "any role that may connect holds up a key",
+		File: "store/pgstore/store.go",
+		Old:  "s.names.WithSecret(o.Secret)",
+		New:  "s.names.WithSecret(nil)",
+		Test: onPostgres("^TestAStrangerCannotComputeTheLockOfAKey$"),
+	},
 }

@@ -249,6 +249,7 @@ func New(pool *pgxpool.Pool, o *Options) *Store {
 	}
 	s := &Store{pool: pool, qualified: o.Schema != "", options: o.Ready()}
 	s.names, s.invalid = names(o)
+	s.names = s.names.WithSecret(o.Secret)
 	switch o.Isolation {
 	case "":
 		s.begin = "begin"

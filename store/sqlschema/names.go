@@ -1,6 +1,10 @@
 package sqlschema
 
 import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
@@ -24,6 +28,7 @@ const (
 type Names struct {
 	dialect        Dialect
 	schema, prefix string
+	locks          cipher.Block // makes the numbers of locks; nil: they are computable
 }
 
 const (
@@ -164,12 +169,31 @@ func (n Names) Begun() string {
 	return "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
 }
 
+// WithSecret returns the names for a store with a secret: nobody without it can
+// compute the number of a key's lock, and so take it. Whoever sees one number
+// learns no other.
+func (n Names) WithSecret(secret []byte) Names {
+	if len(secret) == 0 {
+		return n
+	}
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte(strings.Join([]string{"once", "advisory locks", n.schema, n.prefix}, "\x00")))
+	n.locks, _ = aes.NewCipher(h.Sum(nil)) // the sum has the right size
+	return n
+}
+
 // Lock is the number of the advisory lock that a PostgreSQL transaction holds
 // while it claims key. It is the same for all stores with these names. Stores
 // that name one schema in two ways, with Schema set and by search_path, do not
 // see each other's locks. Then the later claim waits for the transaction of the
-// other.
+// other. So do stores with different secrets: the lock saves that wait, and the
+// primary key decides.
 func (n Names) Lock(key [16]byte) int64 {
+	if n.locks != nil {
+		var number [aes.BlockSize]byte
+		n.locks.Encrypt(number[:], key[:])
+		return int64(binary.BigEndian.Uint64(number[:8]))
+	}
 	return int64(n.hash("key") ^ binary.BigEndian.Uint64(key[:8]) ^ binary.BigEndian.Uint64(key[8:]))
 }
 

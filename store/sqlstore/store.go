@@ -80,6 +80,7 @@ func New(pool *sql.DB, dialect Dialect, o *Options) *Store {
 	}
 	d := &database{pool: pool, dialect: sqlschema.Dialect(dialect)}
 	d.names, d.invalid = names(dialect, o)
+	d.names = d.names.WithSecret(o.Secret)
 	if pool == nil {
 		d.invalid = fmt.Errorf("%w: the *sql.DB is nil", once.ErrInvalid)
 	}
