@@ -18,7 +18,7 @@ import (
 // divide the lanes of an outbox among themselves by leases.
 type Relay struct {
 	Store     store.Relayable
-	Publisher broker.Publisher // the caller closes it
+	Publisher broker.Publisher // the caller closes it; see [HandingOver]
 
 	// Batch is how many messages are published together. Default: 500.
 	Batch int
