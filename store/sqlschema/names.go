@@ -1,6 +1,7 @@
 package sqlschema
 
 import (
+	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hmac"
@@ -8,6 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"regexp"
 	"strings"
 
@@ -201,4 +203,37 @@ func (n Names) hash(purpose string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(strings.Join([]string{"once", purpose, n.schema, n.prefix}, "\x00")))
 	return h.Sum64()
+}
+
+// explainNumbers returns the error of an INSERT into a table, by its name without
+// the prefix, that SQLite has refused because a row has the last number. It says that
+// the disk is full, and has ended the transaction.
+func (n Names) explainNumbers(ctx context.Context, q Querier, name string, err error) error {
+	if n.dialect != SQLite || n.dialect.Failure(err) != Ended {
+		return err
+	}
+	of := "sqlite_sequence"
+	if n.schema != "" {
+		of = n.quote(n.schema) + "." + of
+	}
+	rows, failed := q.Query(ctx, fmt.Sprintf("SELECT 1 FROM %s WHERE name = '%s' AND seq >= %d", of, n.prefix+name, math.MaxInt64))
+	if failed != nil { // the first error says more
+		return err
+	}
+	defer rows.Close()
+	if !rows.Next() {
+		return err
+	}
+	return fmt.Errorf("sqlschema: %s has no number left for a row, because one has or had the last one, %d: delete that row, "+
+		"and set seq of this table in sqlite_sequence to the greatest that is left (%w)", n.table(name), math.MaxInt64, err)
+}
+
+// ExplainShelf returns what the error of an INSERT into [Names.Shelf] means.
+func (n Names) ExplainShelf(ctx context.Context, q Querier, err error) error {
+	return n.explainNumbers(ctx, q, "shelf", err)
+}
+
+// ExplainOutbox returns what the error of an INSERT into [Names.Outbox] means.
+func (n Names) ExplainOutbox(ctx context.Context, q Querier, err error) error {
+	return n.explainNumbers(ctx, q, "outbox", err)
 }

@@ -120,7 +120,7 @@ func (t *Tables) Shelve(ctx context.Context, q sqlschema.Querier, ms []store.She
 	}
 	for _, of := range args {
 		if _, err := q.Exec(ctx, statement, of...); err != nil {
-			return err
+			return t.names.ExplainShelf(ctx, q, err)
 		}
 	}
 	return nil

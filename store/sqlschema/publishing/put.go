@@ -178,8 +178,11 @@ func (t *Tables) PutArrays(ms []store.Outgoing) (Call, error) {
 // Put implements PutTx.
 func (t *Tables) Put(ctx context.Context, q sqlschema.Querier, ms []store.Outgoing) error {
 	calls, err := t.PutCalls(ms)
-	if err == nil {
-		_, err = run(ctx, q, calls)
+	if err != nil {
+		return err
 	}
-	return err
+	if _, err = run(ctx, q, calls); err != nil {
+		return t.names.ExplainOutbox(ctx, q, err)
+	}
+	return nil
 }
