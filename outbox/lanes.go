@@ -225,7 +225,8 @@ func (l *lanes) hasSurplus() bool {
 }
 
 // doubt stops the use of the lanes of messages until their leases are renewed,
-// because another process has changed the messages.
+// because another process has changed the messages. What was read of the lanes is
+// read anew, also if the leases are being renewed now.
 func (l *lanes) doubt(ms []store.Outgoing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -233,6 +234,7 @@ func (l *lanes) doubt(ms []store.Outgoing) {
 	for _, m := range ms {
 		if until := l.until[m.Lane]; until.After(now) {
 			l.until[m.Lane] = now
+			l.term[m.Lane]++
 		}
 	}
 	signal(l.soon)

@@ -14,9 +14,17 @@ var rootBugs = []Bug{
 		Name: "extensions-that-hang-keep-their-turns",
 		Why:  "leases are lost because calls for others get no answer",
 		File: "internal/lease/queue.go",
-		Old:  "max(length/24, 2*q.best)",
+		Old:  "max(min(length/24, longCall), 2*q.best)",
 		New:  "2*length",
 		Test: Test{"./internal/lease", "^TestCallsThatHangKeepNoOtherLeaseWaiting$"},
+	},
+	{
+		Name: "extensions-of-long-leases-keep-their-turns-for-long",
+		Why:  "work that has a short lease loses it, because calls for work that has a long one hang",
+		File: "internal/lease/queue.go",
+		Old:  "min(length/24, longCall)",
+		New:  "length/24",
+		Test: Test{"./internal/lease", "^TestCallsForLongLeasesThatHangKeepNoShortOneWaiting$"},
 	},
 	{
 		Name: "lease-that-ends-last-is-extended-first",

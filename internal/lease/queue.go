@@ -15,6 +15,9 @@ const (
 	leastCalls = 4
 )
 
+// longCall is how long a call has its place, unless the store needs longer.
+const longCall = time.Second / 2
+
 // Queue lets the leases of one store take turns to be extended, so that a store
 // that is slow keeps as many as it can: the lease that ends first has the next
 // turn, and one that would end before the reply waits until nobody else does. The
@@ -128,12 +131,13 @@ type place struct {
 }
 
 // begin begins a call with the place that enter has got. A call that takes long
-// loses it: calls that hang must not keep the others waiting.
+// loses it: calls that hang must not keep the others waiting, and those for a long
+// lease not the ones that have a short one.
 func (q *Queue) begin(length time.Duration, now time.Time) *place {
 	p := &place{queue: q, length: length, begun: now}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	p.timer = time.AfterFunc(max(length/24, 2*q.best), func() {
+	p.timer = time.AfterFunc(max(min(length/24, longCall), 2*q.best), func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		p.leave()

@@ -117,6 +117,33 @@ func TestCallsThatHangKeepNoOtherLeaseWaiting(t *testing.T) {
 	})
 }
 
+func TestCallsForLongLeasesThatHangKeepNoShortOneWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, store, begun := new(lease.Queue), newSlowStore(1000, 5*time.Millisecond), time.Now()
+		hangs := holder{
+			extend: func(ctx context.Context) (bool, error) { <-ctx.Done(); return false, ctx.Err() },
+			lost:   func(err error) error { return err },
+		}
+		var long, short []*lease.Kept
+		for range 100 {
+			long = append(long, lease.Keep(t.Context(), q, hangs, 10*time.Minute, begun))
+		}
+		for range 50 {
+			short = append(short, lease.Keep(t.Context(), q, store.lease(), length, begun))
+		}
+		time.Sleep(9 * time.Minute)
+		for i, k := range short {
+			if k.Err() != nil {
+				t.Errorf("short lease %d is lost: %v", i, context.Cause(k))
+			}
+		}
+		for _, k := range append(long, short...) {
+			k.Stop()
+		}
+		time.Sleep(time.Hour)
+	})
+}
+
 // A server may go away, with all calls in progress.
 func TestAStoreThatHangsForAMomentLosesNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
