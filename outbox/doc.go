@@ -14,8 +14,10 @@
 // A message is published if its transaction commits, and never if it does not.
 // It is published at least once, always with the same ID, so that a consumer of
 // package inbox handles it once. It is published again only after a crash, a
-// lost confirmation, or a relay that stalled for longer than its lease.
-// Otherwise each message is sent once, whatever the number of relays.
+// lost confirmation, or a relay that stalled for longer than its lease, or for
+// seconds if it also lost the lock by which others see that it runs
+// ([store.Presence]). Otherwise each message is sent once, whatever the number of
+// relays.
 //
 // No message is skipped. A relay keeps no position in the table, so it finds
 // the messages of a transaction whenever that commits, even if later ones

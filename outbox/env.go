@@ -21,8 +21,8 @@ const (
 
 // env is what the parts of one Run share.
 type env struct {
-	Relay                  // the settings with their defaults
-	me       [16]byte      // the owner of this relay's leases
+	Relay    // the settings with their defaults
+	id       atomic.Pointer[[16]byte]
 	logged   bool          // the store has messages from a log
 	handOver HandingOver   // publishes and ends messages in one commit; nil: they are published, and then ended
 	notified chan struct{} // has an element when messages may have been put
@@ -30,6 +30,10 @@ type env struct {
 	through  atomic.Int64  // messages that got through; Stats may be shared between relays
 	calling  atomic.Int64  // when the current call of the publisher began, in nanoseconds; 0: there is none
 }
+
+// me returns the owner of this relay's leases. It changes when its presence ends
+// or begins.
+func (e *env) me() [16]byte { return *e.id.Load() }
 
 // logEach logs an event of messages.
 func logEach(ctx context.Context, logger *slog.Logger, event string, ms []store.Outgoing) {
@@ -79,7 +83,7 @@ func (e *env) move(ctx context.Context, ms []store.Outgoing, to store.OutgoingSt
 	}
 	ctx, cancel := e.limit(ctx)
 	defer cancel()
-	return e.Store.MoveOutgoing(ctx, e.me, ms, to)
+	return e.Store.MoveOutgoing(ctx, e.me(), ms, to)
 }
 
 // heldBy returns the states of messages for which later ones of their ordering key

@@ -45,7 +45,7 @@ func (t *tableRelay) call(ctx context.Context, ms []store.Outgoing, as []*broker
 	if t.handOver == nil {
 		return t.Publisher.Publish(ctx, as)
 	}
-	errs := t.handOver.HandOver(ctx, t.me, ms, as, t.Then)
+	errs := t.handOver.HandOver(ctx, t.me(), ms, as, t.Then)
 	if len(errs) != len(ms) { // nil, or wrong
 		return errs
 	}

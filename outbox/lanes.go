@@ -27,6 +27,12 @@ type lanes struct {
 
 	mu      sync.Mutex
 	until   [store.Lanes]time.Time // the end of the lease; zero: the lane is not leased
+	proof   proof                  // that this relay is present
+	next    *identity              // to continue with as soon as nothing is in progress; nil: nothing changes
+	asked   bool                   // that leases were requested under the current ID
+	former  [][16]byte             // IDs of this relay whose lanes are to be released
+	others  [][16]byte             // relays that have lanes
+	gone    []goneRelay            // relays whose lanes are to be released, because their processes have ended
 	term    [store.Lanes]uint64    // changes when another relay may have had the lane meanwhile
 	surplus [store.Lanes]bool      // to be released as soon as none of its messages is in progress
 }
@@ -69,7 +75,11 @@ func (l *lanes) ask(ctx context.Context, more bool) (enough bool, err error) {
 	if since := l.calling.Load(); since > 0 && time.Since(time.Unix(0, since)) > 2*l.PublishTime {
 		return false, errors.New("the publisher has not returned, although its context has ended: other relays may take over")
 	}
+	l.freeGone(ctx)
 	leases, err := l.lease(ctx, l.held())
+	if errors.Is(err, errAbsent) {
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}
@@ -79,7 +89,7 @@ func (l *lanes) ask(ctx context.Context, more bool) (enough bool, err error) {
 	l.markSurplus(share)
 	if wanted := min(share-have, len(free)); more && wanted > 0 {
 		rand.Shuffle(len(free), func(i, k int) { free[i], free[k] = free[k], free[i] }) // so that relays do not ask for the same lanes
-		if _, err = l.lease(ctx, append(l.held(), free[:wanted]...)); err != nil {
+		if _, err = l.lease(ctx, append(l.held(), free[:wanted]...)); err != nil && !errors.Is(err, errAbsent) {
 			return false, err
 		}
 	}
@@ -91,14 +101,14 @@ func (l *lanes) ask(ctx context.Context, more bool) (enough bool, err error) {
 // then to the first ones.
 func (l *lanes) share(leases store.Leases) int {
 	each, over := store.Lanes/max(leases.Relays, 1), store.Lanes%max(leases.Relays, 1)
-	has := make(map[[16]byte]int)
+	me, has := l.me(), make(map[[16]byte]int)
 	for _, lane := range leases.Lanes {
 		if lane.Left > 0 {
 			has[lane.Relay]++
 		}
 	}
 	for relay, n := range has {
-		if relay != l.me && n > each && (has[l.me] <= each || bytes.Compare(relay[:], l.me[:]) < 0) {
+		if relay != me && n > each && (has[me] <= each || bytes.Compare(relay[:], me[:]) < 0) {
 			over--
 		}
 	}
@@ -116,8 +126,11 @@ func (l *lanes) lease(ctx context.Context, wanted []int) (store.Leases, error) {
 		return store.Leases{}, err
 	}
 	defer l.asking.Give()
+	if !l.begins() {
+		return store.Leases{}, errAbsent
+	}
 	asked := time.Now()
-	leases, err := l.Store.LeaseLanes(ctx, l.me, l.Lease, wanted)
+	leases, err := l.Store.LeaseLanes(ctx, l.me(), l.Lease, wanted)
 	if err != nil {
 		return leases, err
 	}
@@ -132,9 +145,14 @@ func (l *lanes) lease(ctx context.Context, wanted []int) (store.Leases, error) {
 func (l *lanes) store(leases store.Leases, asked time.Time) (lost []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	me := l.me()
+	l.others = nil
 	for i, lane := range leases.Lanes {
+		if lane.Left > 0 && lane.Relay != me && !slices.Contains(l.others, lane.Relay) {
+			l.others = append(l.others, lane.Relay)
+		}
 		switch {
-		case lane.Relay != l.me:
+		case lane.Relay != me:
 			if !l.until[i].IsZero() {
 				lost = append(lost, i)
 			}
@@ -190,13 +208,16 @@ func (l *lanes) markSurplus(share int) {
 	}
 }
 
-// giveUp releases surplus lanes. It is called when no message is in progress. While
-// leases are being requested it does nothing, and is called again.
+// giveUp releases surplus lanes, and those of former IDs of this relay. It is
+// called when no message is in progress. While leases are being requested it does
+// nothing, and is called again.
 func (l *lanes) giveUp(ctx context.Context) {
 	if !l.hasSurplus() || !l.asking.TryTake() {
 		return
 	}
 	defer l.asking.Give()
+	l.change()
+	l.releaseFormer(ctx)
 	l.mu.Lock()
 	var surplus []int
 	for i, more := range l.surplus {
@@ -211,7 +232,7 @@ func (l *lanes) giveUp(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.Lease/3)
 	defer cancel()
-	if err := l.Store.ReleaseLanes(ctx, l.me, surplus); err != nil { // the leases expire
+	if err := l.Store.ReleaseLanes(ctx, l.me(), surplus); err != nil { // the leases expire
 		l.Logger.WarnContext(ctx, "outbox: lanes could not be released, and are free when their leases expire",
 			"lanes", surplus, "error", err)
 	}
@@ -221,7 +242,7 @@ func (l *lanes) giveUp(ctx context.Context) {
 func (l *lanes) hasSurplus() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Contains(l.surplus[:], true)
+	return slices.Contains(l.surplus[:], true) || l.next != nil || len(l.former) > 0
 }
 
 // doubt stops the use of the lanes of messages until their leases are renewed,
@@ -244,7 +265,8 @@ func (l *lanes) doubt(ms []store.Outgoing) {
 func (l *lanes) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.Lease/3)
 	defer cancel()
-	if err := l.Store.ReleaseLanes(ctx, l.me, nil); err != nil {
+	l.releaseFormer(ctx)
+	if err := l.Store.ReleaseLanes(ctx, l.me(), nil); err != nil {
 		l.Logger.WarnContext(ctx, "outbox: the lanes could not be released, and are free when their leases expire",
 			"error", err)
 	}
@@ -271,7 +293,7 @@ func (l *lanes) terms() [store.Lanes]uint64 {
 }
 
 func (l *lanes) lasts(lane int) bool {
-	return !l.surplus[lane] && time.Until(l.until[lane]) > min(l.PublishTime, l.Lease/2)
+	return l.proof.allows(time.Now()) && !l.surplus[lane] && time.Until(l.until[lane]) > min(l.PublishTime, l.Lease/2)
 }
 
 // during returns the context of a call of the publisher with messages. It ends with
@@ -302,9 +324,13 @@ func (l *lanes) during(ctx context.Context, ms []store.Outgoing) (context.Contex
 	}
 }
 
-var errLapsed = errors.New("outbox: the leases of the messages could not be renewed in time")
+var (
+	errLapsed = errors.New("outbox: the leases of the messages could not be renewed in time")
+	errAbsent = errors.New("outbox: the ID of this relay must not lease lanes any more")
+)
 
-// left is how long the lanes of messages are leased.
+// left is how long the lanes of messages are leased, and this relay is known to be
+// present.
 func (l *lanes) left(ms []store.Outgoing) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -313,6 +339,9 @@ func (l *lanes) left(ms []store.Outgoing) time.Duration {
 		if l.until[m.Lane].Before(until) {
 			until = l.until[m.Lane]
 		}
+	}
+	if end := l.proof.ends(); l.proof.state != unmarked && end.Before(until) {
+		until = end
 	}
 	return time.Until(until)
 }

@@ -46,6 +46,8 @@ type Relay struct {
 
 	// Lease is how long a lane stays with a relay that has stopped responding. It is
 	// renewed six times as often. At least a tenth of a second. Default: 8 seconds.
+	// With a store that has [store.Presence], and a Lease above 4 seconds, other relays
+	// have the lanes within 3 seconds if its process has ended.
 	Lease time.Duration
 
 	// PublishTime limits one call of the Publisher, and of the Store. A call of the

@@ -28,7 +28,8 @@ func (r *Relay) Run(ctx context.Context) error {
 // relayRun is one Run of a relay.
 type relayRun struct {
 	*env
-	lanes *lanes
+	lanes    *lanes
+	presence *presence
 }
 
 func newRun(r *Relay) (*relayRun, error) {
@@ -37,8 +38,11 @@ func newRun(r *Relay) (*relayRun, error) {
 		return nil, err
 	}
 	_, logged := once.As[store.OutboxLog](set.Store)
-	e := &env{Relay: *set, me: name.Token(), logged: logged, handOver: handingOver(set), notified: make(chan struct{}, 1)}
-	return &relayRun{env: e, lanes: newLanes(e)}, nil
+	e := &env{Relay: *set, logged: logged, handOver: handingOver(set), notified: make(chan struct{}, 1)}
+	id := name.Token()
+	e.id.Store(&id)
+	l := newLanes(e)
+	return &relayRun{env: e, lanes: l, presence: newPresence(e, l)}, nil
 }
 
 // run does everything concurrently, until ctx ends. Work in progress gets the
@@ -51,6 +55,8 @@ func (r *relayRun) run(ctx context.Context) error {
 		context.AfterFunc(working, func() { timer.Stop() })
 	})()
 
+	defer r.presence.end() // after the lanes are free, so that nobody looks for this relay
+	r.presence.begin(ctx)
 	if err := r.begin(ctx); err != nil || ctx.Err() != nil {
 		if err == nil {
 			r.lanes.leave(working) // a lease may have been granted
@@ -74,14 +80,17 @@ func (r *relayRun) run(ctx context.Context) error {
 			do(ctx, working)
 		}()
 	}
-	renewed := make(chan struct{})
-	go func() {
-		defer close(renewed)
-		r.lanes.renew(ctx, working)
-	}()
+	var renewing sync.WaitGroup
+	for _, do := range []func(){func() { r.lanes.renew(ctx, working) }, func() { r.presence.run(working) }} {
+		renewing.Add(1)
+		go func() {
+			defer renewing.Done()
+			do()
+		}()
+	}
 	publishing.Wait() // the leases are renewed until nothing is in progress
 	r.lanes.end()
-	<-renewed
+	renewing.Wait()
 	side.Wait()
 	r.lanes.leave(working)
 	return nil

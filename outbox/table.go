@@ -178,7 +178,7 @@ func (t *tableRelay) wake(ctx context.Context) error {
 	ctx, cancel := t.limit(ctx)
 	defer cancel()
 	begun := time.Now()
-	woken, next, err := t.Store.WakeDelayed(ctx, t.me, to, t.most)
+	woken, next, err := t.Store.WakeDelayed(ctx, t.me(), to, t.most)
 	if err != nil {
 		t.adapt(t.most, begun, err)
 		return err
@@ -364,7 +364,7 @@ func (t *tableRelay) sent(ctx context.Context, ms []store.Outgoing) {
 		return // they were ended when they were published
 	}
 	t.persist(ctx, "outbox: published messages could not be settled", func(ctx context.Context) error {
-		n, err := t.Store.Sent(ctx, t.me, ms, t.Then)
+		n, err := t.Store.Sent(ctx, t.me(), ms, t.Then)
 		if err == nil && n < len(ms) {
 			t.Stats.Repeated.Add(int64(len(ms) - n))
 			t.Logger.WarnContext(ctx, "outbox: published messages were changed concurrently", "messages", len(ms)-n)

@@ -31,8 +31,8 @@ func (w *waits) see(e *env, leases store.Leases, wants bool) {
 	mine, lanes := false, make(map[[16]byte][]int)
 	ends := make(map[[16]byte]time.Time)
 	for i, lane := range leases.Lanes {
-		mine = mine || lane.Relay == e.me
-		if lane.Left <= 0 || lane.Relay == e.me {
+		mine = mine || lane.Relay == e.me()
+		if lane.Left <= 0 || lane.Relay == e.me() {
 			continue
 		}
 		lanes[lane.Relay] = append(lanes[lane.Relay], i)

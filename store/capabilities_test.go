@@ -39,6 +39,7 @@ func TestTheTableOfCapabilitiesHoldsForMemstore(t *testing.T) {
 		"OutboxArchive":  found[store.OutboxArchive](s),
 		"HandOver":       found[store.HandOver](s),
 		"Bell":           found[store.Bell](s),
+		"Presence":       found[store.Presence](s),
 		"OutboxLog":      found[store.OutboxLog](s),
 		"LogLag":         found[store.LogLag](s),
 	}
@@ -57,7 +58,7 @@ func found[Capability any](s once.Store) bool {
 
 func TestEachCapabilityIsInTheTable(t *testing.T) {
 	rows := table(t)
-	results := []string{"Ear", "OutboxTail"} // that methods of capabilities return
+	results := []string{"Ear", "Present", "OutboxTail"} // that methods of capabilities return
 	for _, name := range interfaces(t) {
 		if _, known := rows[name]; !known && !slices.Contains(results, name) {
 			t.Errorf("%s is not in the table of the package's documentation", name)

@@ -27,6 +27,7 @@
 //	OutboxArchive   SQL      an archive of the outbox       the ending Archive deletes
 //	HandOver        all      to consumers in one commit     it takes two commits
 //	Bell            all      relays are woken               relays poll
+//	Presence        SQL      a relay's end is seen at once  its leases lapse
 //	OutboxLog       pgstore  the outbox in the log          relays read the table
 //	LogLag          pgstore  how far a reader is behind     no metrics of the log
 //

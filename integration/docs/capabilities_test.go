@@ -51,6 +51,7 @@ func TestTheTableOfCapabilitiesHoldsForSQLStores(t *testing.T) {
 		"OutboxArchive":  {found[store.OutboxArchive](anySQL), found[store.OutboxArchive](pg)},
 		"HandOver":       {found[store.HandOver](anySQL), found[store.HandOver](pg)},
 		"Bell":           {found[store.Bell](anySQL), found[store.Bell](pg)},
+		"Presence":       {found[store.Presence](anySQL), found[store.Presence](pg)},
 		"OutboxLog":      {found[store.OutboxLog](anySQL), found[store.OutboxLog](pg)},
 		"LogLag":         {found[store.LogLag](anySQL), found[store.LogLag](pg)},
 	}
@@ -86,6 +87,7 @@ func capabilities[Tx any](s any) map[string]bool {
 		"OutboxArchive":  has[store.OutboxArchive](s),
 		"HandOver":       has[store.HandOver](s),
 		"Bell":           has[store.Bell](s),
+		"Presence":       has[store.Presence](s),
 		"OutboxLog":      has[store.OutboxLog](s),
 		"LogLag":         has[store.LogLag](s),
 	}

@@ -51,7 +51,11 @@ func start(t *testing.T) *cluster {
 	})
 	c := &cluster{nodes}
 	db := c.open(t, 0, settings)
-	proof.Must(t, sqlstore.New(db, sqlstore.MySQL, nil).Migrate(t.Context()))
+	s := sqlstore.New(db, sqlstore.MySQL, nil)
+	proof.Must(t, s.Migrate(t.Context()))
+	if p, err := s.AppearRelay(t.Context()); p != nil || err != nil {
+		t.Errorf("a relay appeared by a lock that other nodes do not see: %v, %v", p, err)
+	}
 	_, err = db.ExecContext(t.Context(), `CREATE TABLE effect (nr BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(64) NOT NULL)`)
 	proof.Must(t, err)
 	return c

@@ -5,7 +5,7 @@
 //
 // A [Store] is a [once.TxStore] and a [once.Lister]. It also implements
 // [store.Registry], [store.Positions], [store.TxShelf], [store.Outbox],
-// [store.Bell], [store.Reopener] and, without Options.Partition,
+// [store.Bell], [store.Presence], [store.Reopener] and, without Options.Partition,
 // [store.Archivable]. It keeps their contracts as long as it is connected to one
 // writable primary that loses no commit: do not connect it to a replica, and do
 // not set synchronous_commit=off.
@@ -108,8 +108,9 @@
 // never in a transaction that puts, at most every 5 ms, and only if a connection
 // of the pool is idle. A program that inserts rows without this package may send
 // it too, with any payload: docs/outbox-row.md has the SQL, also for names that
-// are too long for a channel. Each listening relay has one connection besides the
-// pool.
+// are too long for a channel. Each relay has two connections besides the pool: one
+// that listens, and one whose lock shows that its process runs. If the process ends,
+// others have its lanes within three seconds.
 //
 // The query that relays repeat takes one round trip, and its plan is bound to the
 // index. Marking messages as sent does not wait for the disk.
@@ -117,8 +118,9 @@
 // # PgBouncer
 //
 // The store keeps nothing in a session, so it works with PgBouncer in transaction
-// mode. The exception is HearOutbox: it finds that no NOTIFY arrives, and relays
-// poll instead. PgBouncer supports prepared statements since 1.21. Before that,
+// mode. The exceptions are HearOutbox, which finds that no NOTIFY arrives, so relays
+// poll instead, and AppearRelay: the lanes of a dead relay are free when its leases
+// lapse. PgBouncer supports prepared statements since 1.21. Before that,
 // set DefaultQueryExecMode of the pool to pgx.QueryExecModeExec, CacheDescribe or
 // SimpleProtocol. Without a pooler, all modes work.
 //
@@ -236,6 +238,7 @@ var (
 	_ store.Outbox[pgx.Tx]    = (*Store)(nil)
 	_ store.HandOver          = (*Store)(nil)
 	_ store.Bell              = (*Store)(nil)
+	_ store.Presence          = (*Store)(nil)
 	_ store.Archivable        = (*Store)(nil)
 	_ store.Reopener          = (*Store)(nil)
 )

@@ -195,6 +195,7 @@ func TestBadOptionsAreReportedByEveryMethod(t *testing.T) {
 				"LeaseLanes":  func() error { _, err := s.LeaseLanes(ctx, random(), time.Second, []int{1}); return err },
 				"OutboxDepth": func() error { _, err := s.OutboxDepth(ctx, 10); return err },
 				"HearOutbox":  func() error { _, err := s.HearOutbox(ctx); return err },
+				"AppearRelay": func() error { _, err := s.AppearRelay(ctx); return err },
 			}
 			if c.want == once.ErrInvalid {
 				calls["PutTx"] = func() error { return s.PutTx(ctx, tx, messages("a")) }

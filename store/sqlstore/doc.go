@@ -7,7 +7,8 @@
 //
 // A [Store] keeps every rule of [once.TxStore], [once.Lister],
 // [store.Registry], [store.Positions], [store.TxShelf], [store.Outbox],
-// [store.OutboxArchive], [store.Bell], [store.Archivable] and [store.Reopener].
+// [store.OutboxArchive], [store.Bell], [store.Presence], [store.Archivable] and
+// [store.Reopener].
 // The methods that it shares with other SQL stores are documented at the types
 // that it embeds.
 //
@@ -125,6 +126,10 @@
 // and TransactAt after the commit, in other transactions before it. To find
 // other messages, it polls. docs/outbox-row.md says what other programs may
 // insert.
+//
+// Others learn within three seconds that the process of a relay has ended, by a lock
+// that [Store.AppearRelay] takes: in SQLite on Linux, MySQL and MariaDB. Elsewhere,
+// its leases have to lapse.
 //
 // In PostgreSQL, the frequent statements of relays run in transactions with
 // settings of their own: no plan that reads a whole table, and for Sent no wait

@@ -64,6 +64,7 @@ func callAll(ctx context.Context, s *sqlstore.Store) map[string]error {
 	_, all["ForgetOutgoing"] = s.ForgetOutgoing(ctx, 0, 1)
 	_, all["OutboxDepth"] = s.OutboxDepth(ctx, 1)
 	_, all["HearOutbox"] = s.HearOutbox(ctx)
+	_, all["AppearRelay"] = s.AppearRelay(ctx)
 	return all
 }
 

@@ -67,6 +67,7 @@ var (
 	_ store.Outbox[*sql.Tx]    = (*Store)(nil)
 	_ store.HandOver           = (*Store)(nil)
 	_ store.Bell               = (*Store)(nil)
+	_ store.Presence           = (*Store)(nil)
 	_ store.Archivable         = (*Store)(nil)
 	_ store.Reopener           = (*Store)(nil)
 )

@@ -116,6 +116,11 @@ var outboxBugs = map[string]string{
 	"rings once":                "outbox/rings",
 	"hears what comes later":    "outbox/waits outbox/rings",
 	"a ring lost with its Wait": "outbox/waits",
+	"present alone":             "outbox/present outbox/present-race",
+	"present for ever":          "outbox/present",
+	"relays share an ID":        "outbox/present-race",
+	"strangers are missing":     "outbox/stranger",
+	"looks after its context":   "outbox/present",
 }
 
 // sender is a store with an outbox and one bug, or none.
@@ -132,6 +137,7 @@ type posts struct {
 	open    map[*memstore.Tx][]store.Outgoing // messages of transactions in flight
 	highest int64                             // the Seq that was read
 	leased  map[leased]bool
+	present map[[16]byte]bool // relays
 	sends   int
 	acting  sync.Mutex
 }

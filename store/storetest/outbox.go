@@ -9,21 +9,25 @@ import (
 	"slices"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/store"
 )
 
 // outboxRules returns the rules of an outbox, in groups. Their cases share its
 // lanes, so they run one after another.
-func outboxRules[Tx any](hasBell, handsOver bool, damages []Damage) (groups [][]txRule[Tx]) {
+func outboxRules[Tx any](s once.TxStore[Tx], damages []Damage) (groups [][]txRule[Tx]) {
 	groups = [][]txRule[Tx]{outboxPutRules[Tx](), outboxLeaseRules[Tx](), outboxFenceRules[Tx](), outboxChangeRules[Tx](),
 		outboxDelayRules[Tx](), outboxQueryRules[Tx](), outboxDepthRules[Tx](), outboxFlightRules[Tx](),
 		damageOutboxRules[Tx](damages)}
-	if hasBell {
+	if hasCapability[store.Bell](s) {
 		groups = append(groups, outboxBellRules[Tx]())
 	}
-	if handsOver {
+	if hasCapability[store.HandOver](s) {
 		groups = append(groups, handOverRules[Tx]())
+	}
+	if hasCapability[store.Presence](s) {
+		groups = append(groups, outboxPresenceRules[Tx]())
 	}
 	for _, group := range groups {
 		for i, r := range group {

@@ -69,7 +69,7 @@ func consumerRules[Tx any](s once.TxStore[Tx], h TxHarness[Tx]) (groups [][]txRu
 		groups = append(groups, shelfFlagRules[Tx]())
 	}
 	if hasCapability[store.Outbox[Tx]](s) && !h.NoOutbox {
-		groups = append(groups, outboxRules[Tx](hasCapability[store.Bell](s), hasCapability[store.HandOver](s), h.Damages)...)
+		groups = append(groups, outboxRules(s, h.Damages)...)
 	}
 	return groups
 }
