@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"errors"
 	"maps"
 	"strconv"
 
@@ -74,6 +75,15 @@ func outbound(m *store.Outgoing, opened broker.Message, logged bool) *broker.Mes
 	}
 	return &opened
 }
+
+// isForeignPlace reports whether a message has the header of one that was set
+// aside from the log, although no relay has changed its row.
+func isForeignPlace(m *store.Outgoing) bool {
+	_, placed := m.Message.Header[broker.PlaceHeader]
+	return placed && m.Changed.IsZero()
+}
+
+var errForeignPlace = errors.New("the header " + broker.PlaceHeader + " is reserved: insert the message without it")
 
 // number is a message's number in SeqHeader.
 func number(m *store.Outgoing) string {

@@ -422,6 +422,9 @@ func (r *round) open(batch []store.Outgoing) (ms []*broker.Message, opened, fail
 		if err == nil {
 			plain, err = store.OpenOutgoing(&r.Store.Options().Sealing, m.Message)
 		}
+		if err == nil && r.logged && isForeignPlace(&m) {
+			err = errForeignPlace
+		}
 		if err == nil {
 			ms, opened = append(ms, outbound(&batch[i], plain, r.logged)), append(opened, m)
 			continue

@@ -360,4 +360,28 @@ var outboxBugs = []Bug{
 		New:  "m.Reason != \"\"",
 		Test: Test{"./outbox", "^TestTheLastFailureIsFound$"},
 	},
+	{
+		Name: "strays-are-never-seen",
+		Why:  "a row that another program inserts in a state of relays is accepted, and never published",
+		File: "store/sqlschema/publishing/stray.go",
+		Old:  "if err == nil && len(found) > 0 {",
+		New:  "if err == nil && len(found) < 0 {",
+		Test: onEngine("^TestRowsInAStateOfRelaysAreStuck$/^sqlite$"),
+	},
+	{
+		Name: "kept-rows-are-strays",
+		Why:  "published messages that are kept are listed as stuck",
+		File: "store/sqlschema/publishing/stray.go",
+		Old:  `{4, " DESC", " WHERE f.changed IS NULL"}`,
+		New:  `{4, " DESC", ""}`,
+		Test: onEngine("^TestRowsInAStateOfRelaysAreStuck$/^sqlite$"),
+	},
+	{
+		Name: "foreign-rows-choose-their-number",
+		Why:  "a row of another program has a once-seq of its choice, and its consumers skip what follows",
+		File: "outbox/headers.go",
+		Old:  "return placed && m.Changed.IsZero()",
+		New:  "return placed && false",
+		Test: Test{"./outbox", "^TestAForeignRowCannotChooseItsNumber$"},
+	},
 }

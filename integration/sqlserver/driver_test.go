@@ -37,14 +37,14 @@ func record(r once.ClaimRequest, status int64) []any {
 		cause = r.Cause[:]
 	}
 	return []any{id[:], r.Key.Scope, r.Key.Operation, r.Key.ID, int64(1), status, int64(1), r.Owner[:], int64(60_000_000),
-		int64(5), nil, nil, "", int64(0), int64(0), "", int64(1), int64(1), cause, int64(0)}
+		int64(5), nil, nil, nil, nil, "", int64(0), int64(0), "", int64(1), int64(1), cause, int64(0)}
 }
 
 // inFlight is the row that a claim returns after error 1222.
 func inFlight(r once.ClaimRequest) []any {
 	row := record(r, 1)
-	row[6], row[7], row[8], row[9], row[16], row[17] = int64(0), nil, int64(0), int64(0), int64(0), int64(0)
-	row[18] = nil
+	row[6], row[7], row[8], row[9], row[18], row[19] = int64(0), nil, int64(0), int64(0), int64(0), int64(0)
+	row[20] = nil
 	return row
 }
 
@@ -217,7 +217,7 @@ func TestErrorsOfTheWork(t *testing.T) {
 func TestSettlementOfNoRowRollsBack(t *testing.T) {
 	rs := []once.ClaimRequest{request("1", "me")}
 	settled := record(rs[0], int64(once.Done))
-	settled[11] = []byte("answer")
+	settled[12] = []byte("answer")
 	for name, found := range map[string]answer{"the row is gone": {sets: [][][]any{{}}}, "somebody has settled it": rows(settled)} {
 		server, db := serve(t, granting(rs[0], map[string]answer{settles: {}, reads: found}))
 		_, err := sqlstore.New(db, sqlstore.SQLServer, nil).Transact(t.Context(), rs, work(rs))

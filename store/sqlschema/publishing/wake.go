@@ -62,7 +62,8 @@ WHERE o.state = 1 AND o.due <= {farthest}{leased} ORDER BY o.due{limit}`
 // longestWait bounds how long a relay waits until it asks again.
 const longestWait = time.Hour
 
-// Wake implements WakeDelayed, inside a transaction.
+// Wake implements WakeDelayed, inside a transaction. Now and then it makes rows
+// stuck that no relay would find: see stickStrays.
 func (t *Tables) Wake(ctx context.Context, q sqlschema.Querier, relay [16]byte, to store.OutgoingState,
 	limit int) (int, time.Duration, error) {
 
@@ -74,6 +75,9 @@ func (t *Tables) Wake(ctx context.Context, q sqlschema.Querier, relay [16]byte, 
 	}
 	if limit <= 0 {
 		return 0, 0, sqlschema.Refusal(fmt.Sprintf("WakeDelayed with a limit of %d: give at least 1", limit))
+	}
+	if err := t.stickStrays(ctx, q, relay); err != nil {
+		return 0, 0, err
 	}
 	p := sqlschema.Params{"who": t.names.UUID(relay), "to": int64(to), "limit": int64(limit)}
 	if to == store.Published {

@@ -1,0 +1,66 @@
+package publishing
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/sqlschema"
+)
+
+// A program that is no relay may insert a row with state 4 or 5. It would never
+// be published, nor be seen in a list of what waits. That state 4 is a relay's
+// shows in changed, which each change of a state sets. State 5 is seen by nobody
+// but the transaction that archives a row.
+//
+// The table cannot refuse such rows: builds that run beside this one give rows
+// state 5, and checking the rows that exist would take too long. So relays make
+// them stuck.
+
+// strayEvery is how often the relays of a process look.
+const strayEvery = time.Minute
+
+// strayLimit bounds how many rows of a lane are read: the newest in state 4, and
+// the oldest. Kept rows are forgotten after a time, so those that are not come to
+// be the oldest.
+const strayLimit = 100
+
+var straysSQL = func() string {
+	all := make([]string, 0, 3*lanes)
+	for lane := range lanes {
+		for _, of := range []struct {
+			state        int
+			order, where string
+		}{{4, "", " WHERE f.changed IS NULL"}, {4, " DESC", " WHERE f.changed IS NULL"}, {5, "", ""}} {
+			all = append(all, fmt.Sprintf("SELECT f.lane, f.state, f.seq FROM (SELECT {top}o.lane, o.state, o.seq, o.changed FROM {outbox} AS o{hint} "+
+				"WHERE o.lane = %d AND o.state = %d ORDER BY o.seq%s{limit}) AS f%s", lane, of.state, of.order, of.where))
+		}
+	}
+	return strings.Join(all, "\nUNION ") // without copies
+}()
+
+// stickStrays makes rows stuck that another program inserted in a state that only
+// relays give.
+func (t *Tables) stickStrays(ctx context.Context, q sqlschema.Querier, relay [16]byte) error {
+	looked, now := t.strays.Load(), time.Now().UnixNano()
+	if relay == ([16]byte{}) || looked != 0 && now-looked < strayEvery.Nanoseconds() {
+		return nil
+	}
+	var found []store.Outgoing
+	err := each(ctx, q, call(t.sql.strays, sqlschema.Params{"limit": int64(strayLimit)}), func(rows sqlschema.Rows) error {
+		var lane, state, seq int64
+		err := rows.Scan(&lane, &state, &seq)
+		found = append(found, store.Outgoing{Lane: int(lane), State: store.OutgoingState(state), Seq: seq,
+			Reason: fmt.Sprintf("it was inserted with state %d, which only relays give: insert 0, or 1 with due", state)})
+		return err
+	})
+	if err == nil && len(found) > 0 {
+		_, err = t.Move(ctx, q, relay, found, store.Stuck)
+	}
+	if err == nil {
+		t.strays.Store(now)
+	}
+	return err
+}
