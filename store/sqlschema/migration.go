@@ -2,6 +2,7 @@ package sqlschema
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 )
 
@@ -27,6 +28,9 @@ func (n Names) withRow(m Migration) Migration {
 
 // fill replaces the marks in a statement by the names and types of the dialect.
 func (n Names) fill(statement string) string {
+	if n.dialect == SQLite {
+		statement = checkNumbers(statement)
+	}
 	types := map[Dialect][]string{
 		PostgreSQL: {"{uuid}", "uuid", "{part}", `text COLLATE "C"`, "{text}", "text", "{bytes}", "bytea",
 			"{big}", "bigint", "{small}", "smallint", "{unless}", "", "{options}", "", `"key"`, `"key"`},
@@ -41,6 +45,26 @@ func (n Names) fill(statement string) string {
 		"{operation}", n.quote(n.prefix + "record_operation"), "{cause index}", n.quote(n.prefix + "record_cause"), "{named operation}", n.table("record_operation"), "{database}", n.Database(), "{prefix}", n.prefix}
 	marks := append(append(append(n.consumerNames(), n.outboxNames()...), names...), types...)
 	return strings.NewReplacer(marks...).Replace(statement)
+}
+
+// numbers matches the columns of a CREATE TABLE that have whole numbers.
+var numbers = regexp.MustCompile(`(?m)^\t(\w+) (?:\{big\}|\{small\}|integer)`)
+
+// checkNumbers adds a CHECK for each of them to a CREATE TABLE, because SQLite keeps
+// any value in any column. It is no STRICT table, in which other programs could not
+// put a text into a body. Each column has a CHECK of its own, so that a row that is
+// damaged nevertheless can still be changed in others. The archive has none, because
+// it takes damaged rows. Tables that an earlier build has created lack them: they would
+// have to be copied.
+func checkNumbers(statement string) string {
+	if !strings.HasPrefix(statement, "CREATE TABLE {unless}") || strings.HasPrefix(statement, "CREATE TABLE {unless}{archive}") {
+		return statement
+	}
+	var checks strings.Builder
+	for _, column := range numbers.FindAllStringSubmatch(statement, -1) {
+		checks.WriteString(",\n\tCHECK (typeof(" + column[1] + ") IN ('integer', 'null'))")
+	}
+	return strings.Replace(statement, "\n){options}", checks.String()+"\n){options}", 1)
 }
 
 // consumerNames are the marks for the tables of consumers and their indexes.
