@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -34,6 +35,11 @@ const (
 	appearTime = 2 * time.Second // limits AppearRelay
 	lookTime   = 5 * time.Second // limits Look
 
+	// Where looks take long, they prove too little: the relay has its lanes by leases
+	// alone. So many have to be slow in a row.
+	slowLook  = presentFor / 2
+	slowLooks = 3
+
 	// leases that are not longer lapse as soon as presence would tell.
 	shortLease = 2 * missingFor
 )
@@ -48,6 +54,7 @@ type presence struct {
 	missing map[[16]byte]absence
 	retry   time.Time // when to try to appear again
 	losses  int       // since it was present for a while
+	slow    int       // looks in a row that took long
 }
 
 // absence is how long another relay, which has lanes, has been missing.
@@ -115,7 +122,11 @@ func (p *presence) appear(ctx context.Context) {
 	case err != nil:
 	case present == nil:
 		p.store = nil
+	case time.Since(begun) > slowLook:
+		present.Close()
+		p.postpone()
 	default:
+		p.slow = 0
 		p.present = present
 		p.lanes.become(identity{present.ID(), proof{proved, begun.Add(presentFor)}})
 	}
@@ -144,6 +155,19 @@ func (p *presence) look(working context.Context) {
 			p.losses = 0
 		}
 		p.note(missing, begun)
+		p.pace(working, time.Since(begun))
+	}
+}
+
+// pace ends the presence if looks take long.
+func (p *presence) pace(working context.Context, took time.Duration) {
+	if took <= slowLook {
+		p.slow = 0
+		return
+	}
+	if p.slow++; p.slow >= slowLooks {
+		p.losses = max(p.losses, 1) // not again at once
+		p.lose(working, fmt.Errorf("the store needs %v to tell which relays are present", took.Round(time.Millisecond)))
 	}
 }
 

@@ -403,6 +403,52 @@ func TestAPresenceThatAlwaysEndsDoesNotInterrupt(t *testing.T) {
 	})
 }
 
+// slowly is a store whose answers about presence take long.
+type slowly struct {
+	*attended
+	appears, looks time.Duration
+}
+
+type slowPresent struct {
+	store.Present
+	looks time.Duration
+}
+
+func (s slowly) AppearRelay(ctx context.Context) (store.Present, error) {
+	time.Sleep(s.appears)
+	p, err := s.attended.AppearRelay(ctx)
+	return slowPresent{p, s.looks}, err
+}
+
+func (p slowPresent) Look(ctx context.Context, others [][16]byte) ([][16]byte, error) {
+	time.Sleep(p.looks)
+	return p.Present.Look(ctx, others)
+}
+
+// A look that takes longer than what it proves proves nothing.
+func TestARelayWhosePresenceIsSlowPublishes(t *testing.T) {
+	for _, s := range []slowly{{looks: time.Second}, {looks: 1700 * time.Millisecond}, {looks: 2 * time.Second},
+		{looks: 4 * time.Second}, {appears: 1500 * time.Millisecond, looks: 4 * time.Second}} {
+		inBubble(t, func(b *bench) {
+			s.attended = attend(b)
+			stop := b.run(b.relayOf(s, nil))
+			for i := range 300 {
+				time.Sleep(time.Second)
+				b.put(message(fmt.Sprintf("m%04d", i), "k"))
+			}
+			time.Sleep(20 * time.Second)
+			if n := len(b.sender.taken()); n < 300 {
+				b.Errorf("answers take %v and %v, and %d of 300 messages are out", s.appears, s.looks, n)
+			}
+			b.wantOrder("k")
+			stop()
+			if left := len(s.here); left > 0 {
+				b.Errorf("%d presences are left", left)
+			}
+		})
+	}
+}
+
 func TestARelayWithoutPresencePublishes(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		s := attend(b)

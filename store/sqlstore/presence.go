@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/effectively-once/once/internal/presence"
 	"github.com/effectively-once/once/store"
@@ -68,6 +69,7 @@ type session struct {
 	conn  *sql.Conn
 	place presence.Place
 	id    [16]byte
+	close sync.Once
 }
 
 // placeSQL returns what tells a running server, which has the lock in its memory,
@@ -147,9 +149,11 @@ func (p *session) Look(ctx context.Context, others [][16]byte) (missing [][16]by
 
 // Close closes the connection to the server, which ends the lock.
 func (p *session) Close() {
-	if p.conn != nil {
-		sqltx.Discard(p.conn)
-		_ = p.conn.Close()
-	}
-	p.store.prepared.relays.Add(-1)
+	p.close.Do(func() {
+		if p.conn != nil {
+			sqltx.Discard(p.conn)
+			_ = p.conn.Close()
+		}
+		p.store.prepared.relays.Add(-1)
+	})
 }

@@ -23,7 +23,7 @@ func outboxPresenceRules[Tx any]() []txRule[Tx] {
 }
 
 // appear returns a new presence, or nil if nothing can tell that a process has
-// ended.
+// ended. A store may have room for few.
 func (b *txBench[Tx]) appear(i int) store.Present {
 	p, err := capability[store.Presence](b.bench, b.txSpread(i)).AppearRelay(b)
 	b.must("AppearRelay", err)
@@ -44,6 +44,9 @@ func outboxPresent[Tx any](b *txBench[Tx]) {
 	}
 	defer p.Close()
 	other := b.appear(1)
+	if other == nil {
+		return
+	}
 	if got := b.missing(p, other.ID()); len(got) > 0 {
 		b.failf("a relay that is present is missing: %x", got)
 	}
@@ -61,6 +64,9 @@ func outboxPresent[Tx any](b *txBench[Tx]) {
 	})
 	b.must("ReleaseLanes of a relay that is missing", b.outbox(3).ReleaseLanes(b, other.ID(), nil))
 	third := b.appear(1)
+	if third == nil {
+		b.failf("no relay appears after another has left")
+	}
 	defer third.Close()
 	if got := b.missing(third, p.ID(), other.ID()); !slices.Equal(got, [][16]byte{other.ID()}) {
 		b.failf("a relay that has appeared later finds %x missing, want %x", got, other.ID())
@@ -102,9 +108,6 @@ func outboxPresentRace[Tx any](b *txBench[Tx]) {
 			present[p.ID()] = p
 		}
 	})
-	if len(present) > 0 && len(present) < n {
-		b.failf("of %d relays, %d have appeared", n, len(present))
-	}
 	var all [][16]byte
 	for id := range present {
 		all = append(all, id)
