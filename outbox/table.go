@@ -45,6 +45,7 @@ type tableRelay struct {
 
 	search searchPhase
 	probe  int64 // the Seq after which the search continues; 0: at the beginning
+	outage outage
 }
 
 // rowsReader says who publishes the rows of the table.
@@ -272,7 +273,12 @@ func (t *tableRelay) publish(ctx, working context.Context, lanes []int) (busy bo
 	if t.Stats.Held.Add(int64(moved)); err != nil {
 		return true, err
 	}
+	var head store.Outgoing
+	if len(free) > 0 {
+		head = free[0]
+	}
 	out := t.carrier.carry(ctx, working, free)
+	t.noteOutage(working, head, out, search)
 	if out.refused && search == firstChunk { // MaxBytes or the limit may have cut off others that get through
 		t.search = laterHeads
 	}

@@ -148,6 +148,10 @@ func (c *outboxStatus) Run(ctx context.Context) error {
 	if err := printOutbox(depth, leases, slot); err != nil || !found {
 		return err
 	}
+	if failed.State == store.Pending {
+		_, err = fmt.Printf("\nThe last failure, %s, when nothing got through: %s\n", show.Ago(time.Since(failed.Changed)), show.Text(failed.Reason))
+		return err
+	}
 	_, err = fmt.Printf("\nThe last failure, %s: message %s to %s, after %s: %s\n", show.Ago(time.Since(failed.Changed)),
 		show.Quote(failed.Message.ID), show.Line(failed.Message.Topic), show.Count(failed.Attempts, "attempt", "attempts"), show.Text(failed.Reason))
 	return err

@@ -14,8 +14,8 @@ var commandBugs = []Bug{
 		Name: "completion-offers-flags-of-others",
 		Why:  "an operation named --yes completes to a flag that skips the question",
 		File: "cmd/once/stored.go",
-		Old:  `name == "" || strings.HasPrefix(name, "-") || `,
-		New:  `name == "" || `,
+		Old:  `strings.HasPrefix(name, "-")`,
+		New:  `strings.HasPrefix(name, "\n")`,
 		Test: Test{"./cmd/once", "^TestCompletionLeavesOutWhatIsNotLegible$"},
 	},
 	{

@@ -18,7 +18,7 @@ func outboxChangeRules[Tx any]() []txRule[Tx] {
 			"Sent ends messages in any State: their rows are deleted, kept as Published, or archived.",
 			outboxSent[Tx]},
 		{"outbox/moves",
-			"MoveOutgoing sets any State, Attempts and Reason, and changes nothing else.",
+			"MoveOutgoing sets any State, Attempts and Reason, also of what stays Pending, and changes nothing else.",
 			outboxMoves[Tx]},
 		{"outbox/moves-each",
 			"MoveOutgoing writes to each message its own Attempts and Reason.",
@@ -156,7 +156,7 @@ func outboxMoves[Tx any](b *txBench[Tx]) {
 	}
 	for _, from := range outgoingStates {
 		for i, to := range outgoingStates {
-			if from == to {
+			if from == to && from != store.Pending { // relays write why a message is still Pending
 				continue
 			}
 			if m.State != from {

@@ -341,6 +341,11 @@ func outgoing(ctx context.Context, e *examination) error {
 		e.found("damaged-leases", Warning, fmt.Sprintf("The leases of relays cannot be read: %v.", leases.Damaged),
 			"Relays begin anew, and publish after a minute.", "Nothing, if a relay runs. Look for what else is damaged.")
 	}
+	failed, found, _ := outbox.Admin{Store: messages}.LastFailure(ctx) // without it, the rest is shown
+	last := ""
+	if found {
+		last = lastFailure(failed)
+	}
 	waiting := 0
 	for _, d := range depth {
 		count := show.Count(d.Count, "message is", "messages are")
@@ -362,12 +367,17 @@ func outgoing(ctx context.Context, e *examination) error {
 				severity = Note
 			}
 			e.found("outbox-held", severity, fmt.Sprintf("%s held, the oldest was put %s.%s", count,
-				show.Ago(d.Oldest), lastFailure(ctx, messages)),
+				show.Ago(d.Oldest), last),
 				"They failed, or wait for an earlier message with the same ordering key that failed.", "Inspect them with once outbox peek --state held.")
 		}
 		if d.State == store.Pending || d.State == store.Held || d.State == store.Delayed {
 			waiting += d.Count
 		}
+	}
+	if found && failed.State == store.Pending {
+		e.found("outbox-refused", Warning, "Nothing gets through to the broker."+last,
+			"All messages wait. Relays go on trying, and blame none of them.",
+			"Mend the broker, or the configuration of the relays. Then everything is published by itself.")
 	}
 	if waiting > 0 && leases.Relays == 0 {
 		e.found("outbox-no-relay", Warning, fmt.Sprintf("No relay is running, and %s.", show.Count(waiting, "message waits", "messages wait")),
@@ -376,14 +386,13 @@ func outgoing(ctx context.Context, e *examination) error {
 	return nil
 }
 
-// lastFailure is a sentence about the last error of a relay, if one is stored.
-func lastFailure(ctx context.Context, messages store.Relayable) string {
-	m, found, err := outbox.Admin{Store: messages}.LastFailure(ctx)
-	if err != nil || !found { // what is known is shown
-		return ""
+// lastFailure is a sentence about the last error of a relay.
+func lastFailure(m store.Outgoing) string {
+	when := " The last failure, " + show.Ago(time.Since(m.Changed))
+	if m.State == store.Pending {
+		return fmt.Sprintf("%s: %s.", when, show.Short(m.Reason))
 	}
-	return fmt.Sprintf(" The last failure, %s, was of message %s to %s: %s.", show.Ago(time.Since(m.Changed)), show.Quote(m.Message.ID),
-		show.Line(m.Message.Topic), show.Short(m.Reason))
+	return fmt.Sprintf("%s, was of message %s to %s: %s.", when, show.Quote(m.Message.ID), show.Line(m.Message.Topic), show.Short(m.Reason))
 }
 
 func consumers(ctx context.Context, e *examination) error {
