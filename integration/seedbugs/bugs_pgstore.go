@@ -372,12 +372,4 @@ var speculationBugs = []Bug{
 		New:  "s.names.WithSecret(nil)",
 		Test: onPostgres("^TestAStrangerCannotComputeTheLockOfAKey$"),
 	},
-	{
-		Name: "presence-through-a-pooler",
-		Why:  "the lock stays with a connection of the pooler, and the relay begins anew again and again",
-		File: "store/pgstore/presence.go",
-		Old:  "if p.pid != p.conn.PgConn().PID() {",
-		New:  "if false {",
-		Test: onPostgres("^TestNoRelayAppearsThroughAPooler$"),
-	},
 }
