@@ -37,9 +37,10 @@ func TestTheErrorOfAnOutageIsFound(t *testing.T) {
 		for _, passed := range []time.Duration{20 * time.Second, time.Hour} {
 			time.Sleep(passed)
 			m, found, err := admin.LastFailure(b.Context())
-			if err != nil || !found || m.Reason != down.Error() || m.State != store.Pending || m.Attempts != 0 || time.Since(m.Changed) > 2*time.Minute {
-				b.Errorf("after %v, the last failure is %v of %s: %q, %v after %d attempts, changed %v ago: %v", passed, found, m.Message.ID,
-					m.Reason, m.State, m.Attempts, time.Since(m.Changed), err)
+			blamed := m.State != store.Pending || m.Attempts != 0
+			if err != nil || !found || m.Reason != down.Error() || blamed || time.Since(m.Changed) > 2*time.Minute {
+				b.Errorf("after %v, the last failure is %v of %s: %q, %v after %d attempts, changed %v ago: %v",
+					passed, found, m.Message.ID, m.Reason, m.State, m.Attempts, time.Since(m.Changed), err)
 			}
 		}
 		if waiting, err := b.store.Outgoing(b.Context(), store.OutgoingQuery{State: store.Pending, Limit: 1000}); len(waiting) != 100 {
@@ -70,7 +71,8 @@ func TestTheErrorOfAnOutageUndoesNoDecision(t *testing.T) {
 		if !found || err != nil {
 			b.Fatalf("no failure is stored: %v", err)
 		}
-		_, err = admin.Park(b.Context(), store.OutgoingQuery{State: store.Pending, IDs: []string{m.Message.ID}}, outbox.Decision{By: "ana", Reason: "a test"})
+		q := store.OutgoingQuery{State: store.Pending, IDs: []string{m.Message.ID}}
+		_, err = admin.Park(b.Context(), q, outbox.Decision{By: "ana", Reason: "a test"})
 		b.must(err)
 		time.Sleep(10 * time.Minute)
 		stuck, err := b.store.Outgoing(b.Context(), store.OutgoingQuery{State: store.Stuck})

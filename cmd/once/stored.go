@@ -25,9 +25,11 @@ const (
 // operations that a store has, and little work for each press of a key.
 const largestLook, lookPage = 10, 1000
 
-// stores find the names that a tag complete asks for. They keep what they have found
-// if an error ends them.
-var stores = map[string]func(ctx context.Context, s once.Store, found map[string]bool){
+// finder finds names that a store has. It keeps what it has found if an error ends it.
+type finder func(ctx context.Context, s once.Store, found map[string]bool)
+
+// stores find the names that a tag complete asks for.
+var stores = map[string]finder{
 	"operation":      operationNames,
 	"consumer":       consumerNames(func(c store.Consumer) string { return c.Name }),
 	"shelf":          consumerNames(func(c store.Consumer) string { return c.Keys }),
@@ -37,7 +39,7 @@ var stores = map[string]func(ctx context.Context, s once.Store, found map[string
 
 // stored returns names that a store has. It returns what it has in time, and says
 // nothing of what goes wrong: the line that a person types is no place for it.
-func stored(ctx context.Context, find func(context.Context, once.Store, map[string]bool), open func(context.Context) (*session, error)) []string {
+func stored(ctx context.Context, find finder, open func(context.Context) (*session, error)) []string {
 	ctx, cancel := context.WithTimeout(ctx, completionTime)
 	defer cancel()
 	names := make(chan []string, 1)
@@ -89,7 +91,7 @@ func operationNames(ctx context.Context, s once.Store, found map[string]bool) {
 }
 
 // consumerNames finds a name of each consumer.
-func consumerNames(name func(store.Consumer) string) func(context.Context, once.Store, map[string]bool) {
+func consumerNames(name func(store.Consumer) string) finder {
 	return func(ctx context.Context, s once.Store, found map[string]bool) {
 		if registry, ok := once.As[store.Registry](s); ok {
 			all, _ := registry.Consumers(ctx)

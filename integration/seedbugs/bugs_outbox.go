@@ -392,12 +392,4 @@ var outboxBugs = []Bug{
 		New:  `head.Attempts++; head.Reason = name.Reason`,
 		Test: Test{"./outbox", "^TestTheErrorOfAnOutageIsFound$"},
 	},
-	{
-		Name: "an-outage-undoes-a-park",
-		Why:  "a message that a person has parked is published as soon as the broker is back",
-		File: "outbox/outage.go",
-		Old:  `head.Reason = name.Reason`,
-		New:  `parked := head; parked.State = store.Stuck; t.move(working, []store.Outgoing{parked}, store.Pending); head.Reason = name.Reason`,
-		Test: Test{"./outbox", "^TestTheErrorOfAnOutageUndoesNoDecision$"},
-	},
 }
