@@ -250,6 +250,7 @@ func (h *effects[T]) handleShelved(ctx context.Context, it *item, m store.Shelve
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
+	m.Version = it.hold.end(ctx) // renewals have raised it
 	err = h.shelf.Change(ctx, m)
 	if errors.Is(err, once.ErrLeaseLost) { // another process has it, and will find the key done
 		err = nil

@@ -41,7 +41,8 @@ type item struct {
 	shelfID   string    // its ID on the shelf, if that is not the message's
 	shelvedAt time.Time // when it was put on the shelf; zero: it comes from the broker
 	onShelf   shelfPresence
-	parkAlone bool // it is parked without being handled, in a transaction of its own
+	hold      *shelfHold // while it is tried from the shelf
+	parkAlone bool       // it is parked without being handled, in a transaction of its own
 
 	seeks int // how often its partition had been read again when it was received
 }

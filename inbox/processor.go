@@ -21,7 +21,8 @@ type processor interface {
 	handle(ctx context.Context, items []*item) []result
 
 	// handleShelved handles a message from the shelf. m is the message as it is
-	// written to the shelf if that succeeds.
+	// written to the shelf if that succeeds, with the Version that the end of
+	// it.hold returns.
 	handleShelved(ctx context.Context, it *item, m store.Shelved) (shelvedResult, error)
 }
 

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/lease"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/store"
@@ -31,13 +31,17 @@ type shelfWorker struct {
 	running   sync.WaitGroup
 	look      chan struct{} // has an element when a message was settled, so that others may be due
 	place     int64         // the Seq of the last message that was looked at, from which the next look goes on
+	told      time.Time     // when it was last looked for messages that wait for another process
+	holder    string        // what the Reason of a message says of this worker
+	leases    lease.Queue
 
-	mu   sync.Mutex
-	busy map[int64]bool // by Seq
+	mu         sync.Mutex
+	busy       map[int64]bool // by Seq
+	renewAgain time.Time      // renewing a lease did not work some time before
 }
 
 func newShelfWorker(e *env, p processor) *shelfWorker {
-	return &shelfWorker{env: e, processor: p, busy: make(map[int64]bool), look: make(chan struct{}, 1)}
+	return &shelfWorker{env: e, processor: p, holder: shelfHolder(), busy: make(map[int64]bool), look: make(chan struct{}, 1)}
 }
 
 // run works until ctx ends. Handlers get the context work.
@@ -55,7 +59,9 @@ func (w *shelfWorker) run(ctx, work context.Context) {
 				w.logger.WarnContext(ctx, "inbox: settled messages could not be deleted from the shelf", logs.Spaced(""), "error", err)
 			}
 		}
-		w.wait(ctx, w.startDue(ctx, work))
+		pause := w.startDue(ctx, work)
+		w.tellWaits(ctx)
+		w.wait(ctx, pause)
 	}
 }
 
@@ -166,13 +172,9 @@ func (w *shelfWorker) wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// neverEnded begins the reason of a message on the shelf while an attempt at it
-// runs, and after an attempt that never ended.
-const neverEnded = "begun, and not ended. Before that: "
-
 // attempt makes an attempt at a message, and reports whether it could. The
-// attempt is counted before it starts. Whoever counts it has the message for
-// twice the lease.
+// attempt is counted before it starts. Whoever counts it has the message, and
+// renews its lease.
 func (w *shelfWorker) attempt(ctx context.Context, m store.Shelved, probe bool) bool {
 	var it *item
 	defer func() {
@@ -184,20 +186,21 @@ func (w *shelfWorker) attempt(ctx context.Context, m store.Shelved, probe bool) 
 		w.holdUnopened(ctx, m)
 		return false
 	}
-	reason, unended := strings.CutPrefix(m.Reason, neverEnded)
-	m.Attempts, m.Due = m.Attempts+1, 2*w.Policy.Lease
+	_, reason, unended := cutNeverEnded(m.Reason)
+	hold := w.newHold(m.Reason)
+	m.Attempts, m.Due = m.Attempts+1, hold.length
 	unlock, err := w.lock.acquire(ctx, unended && m.Attempts >= w.Retry.Attempts)
 	if err != nil {
 		return false
 	}
 	defer unlock()
-	m.Reason = neverEnded + reason
+	m.Reason, hold.written = neverEndedReason(w.holder, reason), time.Now()
 	if !w.change(ctx, &m) {
 		return false
 	}
-	m.Reason = reason
+	hold.row, m.Reason = m, reason
 	it = w.itemOf(m)
-	it.probe = probe
+	it.probe, it.hold = probe, hold
 	ctx, observed := w.observe(ctx, []*item{it}, true)
 	defer observed.end() // also if the handler ends the goroutine
 	if m.Attempts > w.Retry.Attempts {
@@ -258,7 +261,9 @@ func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result
 		done := m
 		done.State = store.Handled
 		var r shelvedResult
-		if r, err = w.processor.handleShelved(ctx, it, done); err == nil {
+		r, err = w.handleHeld(ctx, it, done)
+		m.Version = it.hold.end(ctx)
+		if done.Version = m.Version; err == nil {
 			if r.write == shelfUnwritten {
 				w.change(ctx, &done)
 			}
@@ -275,6 +280,9 @@ func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result
 	switch {
 	case ctx.Err() != nil, retry && ofStore: // the message did not cause it
 		m.Attempts, m.Due = m.Attempts-1, storePause
+		if !it.ran { // nor does this attempt show that the one before has ended
+			m.Reason = it.hold.was
+		}
 		w.change(ctx, &m)
 	case !retry:
 		w.Stats.Failed.Add(1)
@@ -293,6 +301,13 @@ func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result
 		w.change(ctx, &m)
 	}
 	return result{kind: again, reason: err.Error()}
+}
+
+// handleHeld handles a message whose lease is renewed meanwhile.
+func (w *shelfWorker) handleHeld(ctx context.Context, it *item, done store.Shelved) (shelvedResult, error) {
+	it.hold.start(ctx)
+	defer it.hold.end(ctx) // also if the handler ends the goroutine
+	return w.processor.handleShelved(ctx, it, done)
 }
 
 // unblamedShelved returns the result of a message that is not to blame for its

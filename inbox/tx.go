@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
@@ -139,6 +140,8 @@ func (h *txHandler[T]) done(it *item, fence once.Fence, rejected bool) once.Sett
 	return once.Settlement{Fence: fence, Status: once.Done, Outcome: out, KeepOutcome: h.Policy.KeepOutcome, KeepKey: h.Policy.KeepKey}
 }
 
+var errTakenOver = fmt.Errorf("%w: another process tries the message", once.ErrLeaseLost)
+
 // handleShelved changes the shelf in the transaction of the handler.
 func (h *txHandler[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (shelvedResult, error) {
 	ctx, stepped, done, err := h.stepShelved(ctx, it)
@@ -148,10 +151,26 @@ func (h *txHandler[T]) handleShelved(ctx context.Context, it *item, m store.Shel
 	var report once.Report
 	work := workOn(h.op, it).Report(&report)
 	_, err = once.DoTx(ctx, h.txStore, work, func(ctx context.Context, tx T) (none, error) {
-		if err := h.txShelf.ChangeTx(ctx, tx, m); err != nil {
+		if it.hold.writesFirst() { // the row is then locked, or compared when the transaction commits
+			m.Version = it.hold.end(ctx)
+			if err := h.txShelf.ChangeTx(ctx, tx, m); err != nil {
+				return none{}, err
+			}
+			return none{}, h.callWith(ctx, tx, it)
+		}
+		it.hold.start(ctx) // again, if the transaction is repeated
+		if it.hold.isLost() {
+			return none{}, errTakenOver
+		}
+		if err := h.callWith(ctx, tx, it); err != nil {
 			return none{}, err
 		}
-		return none{}, h.callWith(ctx, tx, it)
+		m.Version = it.hold.end(ctx) // renewals have raised it
+		err := h.txShelf.ChangeTx(ctx, tx, m)
+		if err != nil {
+			it.hold.refused(ctx, err)
+		}
+		return none{}, err
 	})
 	switch failed := handlerErrorOf(err); {
 	case failed != nil && !failed.rejects():

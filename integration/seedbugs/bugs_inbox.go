@@ -3,6 +3,46 @@ package seedbugs
 // inboxBugs are in the consumer.
 var inboxBugs = []Bug{
 	{
+		Name: "shelf-waits-long-for-the-dead",
+		Why:  "a message on the shelf whose process died in an attempt waits for twice Policy.Lease",
+		File: "inbox/shelf_hold.go",
+		Old:  "length: min(shelfLease, long)}",
+		New:  "length: long}",
+		Test: Test{"./inbox", "^TestAMessageThatADeadProcessTookFromTheShelfIsFreeInTenSeconds$"},
+	},
+	{
+		Name: "shelf-lease-is-not-renewed",
+		Why:  "a second process tries a message on the shelf whose handler is still running",
+		File: "inbox/shelf_hold.go",
+		Old:  "lease.Keep(ctx, &h.worker.leases, h, h.length, written)",
+		New:  "lease.Keep(ctx, &h.worker.leases, h, time.Hour, written)",
+		Test: Test{"./inbox", "^TestAMessageFromTheShelfIsKeptFromOthersWhileItsHandlerRuns$"},
+	},
+	{
+		Name: "shelf-renewal-without-a-reply-is-forgotten",
+		Why:  "a message on the shelf is handled again because the reply to a renewal was lost",
+		File: "inbox/shelf_hold.go",
+		Old:  "	if !unsure {\n\t\treturn row.Version",
+		New:  "	if !unsure || true {\n\t\treturn row.Version",
+		Test: Test{"./inbox", "^TestALostReplyToARenewalOnTheShelfRepeatsNothing$"},
+	},
+	{
+		Name: "shelf-renewals-disturb-snapshots",
+		Why:  "above READ COMMITTED, a handler that takes seconds never gets a message on the shelf done",
+		File: "inbox/shelf_hold.go",
+		Old:  "	if renewed {",
+		New:  "	if false {",
+		Test: Test{"./inbox", "^TestALongTransactionOnASnapshotIsRepeatedOnce$"},
+	},
+	{
+		Name: "shelf-transaction-forgets-renewals",
+		Why:  "a handler that takes longer than a few seconds never gets a message on the shelf done",
+		File: "inbox/tx.go",
+		Old:  "		m.Version = it.hold.end(ctx) // renewals",
+		New:  "		it.hold.end(ctx) // renewals",
+		Test: Test{"./inbox", "^TestAMessageFromTheShelfIsKeptFromOthersWhileItsHandlerRuns$"},
+	},
+	{
 		Name: "consumer-acks-what-failed",
 		Why:  "a message whose handler failed is acknowledged and lost",
 		File: "inbox/settle.go",
