@@ -27,6 +27,9 @@ var handOverBugs = map[string]string{
 func (s *sender) HandOver(ctx context.Context, relay [16]byte, ms []store.Outgoing, rows [][]store.Shelved,
 	then store.Ending) (handed []bool, err error) {
 
+	if len(rows) != len(ms) {
+		return s.Store.HandOver(ctx, relay, ms, rows, then)
+	}
 	all := slices.Repeat([]bool{true}, len(ms))
 	switch s.bug {
 	case "context ignored":
