@@ -130,7 +130,7 @@ func TestADamagedRecordIsReported(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := at.Tables.DB.ExecContext(ctx, "UPDATE "+at.Tables.Names.Table()+" SET attempt = 'x' WHERE id = 'bad'"); err != nil {
+	if _, err := at.Tables.DB.ExecContext(ctx, "UPDATE "+at.Tables.Names.Table()+" SET id = 'worse' WHERE id = 'bad'"); err != nil {
 		t.Fatal(err)
 	}
 	report, err := doctor.Examine(ctx, at)
