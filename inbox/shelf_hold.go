@@ -24,7 +24,7 @@ const (
 	renewalGrace = 100 * time.Millisecond // how long the end of an attempt waits for a renewal
 	findTime     = time.Second            // and for the version of the row, if a renewal had no reply
 	noRenewals   = 10 * time.Minute       // how long leases are long after renewing one did not work
-	waitsPage    = 100                    // of messages that are looked at for whom they wait
+	waitsPage    = 20                     // of messages that are looked at for whom they wait
 )
 
 // neverEnded begins the reason of a message on the shelf while an attempt at it
@@ -123,10 +123,11 @@ func (h *shelfHold) end(ctx context.Context) int64 {
 	ctx, cancel := context.WithTimeout(ctx, findTime)
 	defer cancel()
 	if found, err := h.find(ctx, row); err == nil {
-		row = found
 		h.mu.Lock()
-		h.row, h.unsure = row, false
+		h.renewed = h.renewed || found.Version != row.Version
+		h.row, h.unsure = found, false
 		h.mu.Unlock()
+		return found.Version
 	}
 	return row.Version
 }
@@ -228,7 +229,7 @@ func (h *shelfHold) writesFirst() bool {
 // transaction began. It is repeated, and then writes the row first.
 func (h *shelfHold) refused(ctx context.Context, err error) {
 	h.mu.Lock()
-	renewed := h.renewed
+	renewed := h.renewed || h.unsure
 	h.first = h.first || renewed
 	h.mu.Unlock()
 	if renewed {

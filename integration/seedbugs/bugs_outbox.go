@@ -160,7 +160,7 @@ var outboxBugs = []Bug{
 		File: "broker/storebroker/publisher.go",
 		Old:  " && any(h) == any(from) && ",
 		New:  " && from != nil && ",
-		Test: Test{"./broker/storebroker", "^TestWrappersSeeTheirCalls$"},
+		Test: Test{"./integration/handover", "^TestWrappersSeeTheirCalls$"},
 	},
 	{
 		Name: "handed-over-and-ended-again",
@@ -168,7 +168,7 @@ var outboxBugs = []Bug{
 		File: "outbox/table.go",
 		Old:  "	if t.handOver != nil {",
 		New:  "	if t.handOver == nil {",
-		Test: Test{"./broker/storebroker", "^TestMessagesAreHandedOverInOneCommit$"},
+		Test: Test{"./integration/handover", "^TestMessagesAreHandedOverInOneCommit$"},
 	},
 	{
 		Name: "a-key-is-often-in-a-batch",

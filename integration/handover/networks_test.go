@@ -1,6 +1,6 @@
 //go:build go1.25
 
-package storebroker_test
+package handover
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/storebroker"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
@@ -79,7 +80,7 @@ func badNetworks(t *testing.T) {
 					Retry: outbox.Retry{Attempts: 1000, First: 100 * time.Millisecond, Limit: time.Second},
 					Batch: 1 + rand.IntN(10), StopTime: time.Duration(rand.IntN(3)) * time.Second,
 					Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
-				must(t, r.Run(life))
+				proof.Must(t, r.Run(life))
 				cancel()
 			}
 		})
@@ -89,10 +90,10 @@ func badNetworks(t *testing.T) {
 		for ctx.Err() == nil {
 			time.Sleep(time.Duration(rand.IntN(3000)) * time.Millisecond)
 			_, err := admin.Park(t.Context(), store.OutgoingQuery{OrderingKey: fmt.Sprint(rand.IntN(keys)), Limit: 1}, by)
-			must(t, err)
+			proof.Must(t, err)
 			time.Sleep(time.Duration(rand.IntN(3000)) * time.Millisecond)
 			_, err = admin.Replay(t.Context(), store.OutgoingQuery{State: store.Stuck}, by)
-			must(t, err)
+			proof.Must(t, err)
 		}
 	})
 
@@ -100,9 +101,9 @@ func badNetworks(t *testing.T) {
 		tx := shared.Begin()
 		for k := range keys {
 			m := &broker.Message{ID: fmt.Sprintf("%d-%03d", k, n), Topic: "orders", OrderingKey: fmt.Sprint(k)}
-			must(t, outbox.New(shared, nil).Put(t.Context(), tx, m))
+			proof.Must(t, outbox.New(shared, nil).Put(t.Context(), tx, m))
 		}
-		must(t, tx.Commit())
+		proof.Must(t, tx.Commit())
 		time.Sleep(time.Duration(rand.IntN(1000)) * time.Millisecond)
 	}
 	got := make(map[string]int)
@@ -127,7 +128,7 @@ func badNetworks(t *testing.T) {
 // empty takes all messages out of the queue, so that it does not recognise copies.
 func empty(t *testing.T, s *memstore.Store, got map[string]int, last map[string]string) {
 	rows, err := s.Shelved(t.Context(), store.ShelfQuery{Consumer: store.QueueOf("billing")})
-	must(t, err)
+	proof.Must(t, err)
 	for _, row := range rows {
 		got[row.Key]++
 		if key := row.Message.OrderingKey; row.Key <= last[key] {
@@ -135,6 +136,6 @@ func empty(t *testing.T, s *memstore.Store, got map[string]int, last map[string]
 		}
 		last[row.Message.OrderingKey] = row.Key
 		row.State = store.Handled
-		must(t, s.Change(t.Context(), row))
+		proof.Must(t, s.Change(t.Context(), row))
 	}
 }

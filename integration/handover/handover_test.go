@@ -1,6 +1,6 @@
 //go:build go1.25
 
-package storebroker_test
+package handover
 
 import (
 	"bytes"
@@ -19,6 +19,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/storebroker"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
@@ -87,8 +88,8 @@ func (w *watched) wantCalls(t testing.TB, want string) {
 func (w *watched) put(t testing.TB, ms ...*broker.Message) {
 	t.Helper()
 	tx := w.Begin()
-	must(t, outbox.New(w, nil).Put(t.Context(), tx, ms...))
-	must(t, tx.Commit())
+	proof.Must(t, outbox.New(w, nil).Put(t.Context(), tx, ms...))
+	proof.Must(t, tx.Commit())
 }
 
 // relay runs a relay until the end of the test.
@@ -99,7 +100,7 @@ func relay(t testing.TB, r *outbox.Relay) {
 	go func() { done <- r.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		must(t, <-done)
+		proof.Must(t, <-done)
 	})
 }
 
@@ -107,7 +108,7 @@ func relay(t testing.TB, r *outbox.Relay) {
 func (w *watched) outgoing(t testing.TB, state store.OutgoingState) (ids []string) {
 	t.Helper()
 	ms, err := w.Store.Outgoing(context.Background(), store.OutgoingQuery{State: state})
-	must(t, err)
+	proof.Must(t, err)
 	for _, m := range ms {
 		ids = append(ids, m.Message.ID)
 	}
@@ -118,7 +119,7 @@ func (w *watched) outgoing(t testing.TB, state store.OutgoingState) (ids []strin
 func (w *watched) queued(t testing.TB, consumer string) (ids []string) {
 	t.Helper()
 	rows, err := w.Shelved(context.Background(), store.ShelfQuery{Consumer: store.QueueOf(consumer)})
-	must(t, err)
+	proof.Must(t, err)
 	for _, row := range rows {
 		ids = append(ids, row.Key)
 	}
@@ -168,7 +169,7 @@ func TestMessagesAreHandedOverInOneCommit(t *testing.T) {
 // sealed returns the options of a process that seals what it stores.
 func sealed(t testing.TB) *once.Options {
 	ring, err := once.NewRing(once.Secret{ID: "s", Bytes: bytes.Repeat([]byte("s"), 32)})
-	must(t, err)
+	proof.Must(t, err)
 	return once.Options{Sealing: once.Sealing{Ring: ring}}.Ready()
 }
 
@@ -295,7 +296,7 @@ func TestAMessageParkedMeanwhileIsNotPublished(t *testing.T) {
 				park := sync.OnceFunc(func() {
 					admin, by := outbox.Admin{Store: w.Store}, outbox.Decision{By: "a person", Reason: "it is wrong"}
 					_, err := admin.Park(context.Background(), store.OutgoingQuery{IDs: []string{"1"}}, by)
-					must(t, err)
+					proof.Must(t, err)
 					want(t, "parked are", w.outgoing(t, store.Stuck), "1")
 				})
 				w.before = func([]store.Outgoing, [][]store.Shelved) error { park(); return nil }
@@ -375,7 +376,7 @@ func TestWhatNobodyConsumesIsNotHandedOver(t *testing.T) {
 		w.wantCalls(t, "[]")
 		s := open(t, b, "billing")
 		first := receive(t, s, 1)
-		must(t, s.Ack(soon(t), first))
+		proof.Must(t, s.Ack(proof.Soon(t), first))
 		want(t, "the consumer got", ids(append(first, receive(t, s, 1)...)), "1", "2")
 	})
 }
