@@ -42,10 +42,10 @@ type Tables struct {
 	names sqlschema.Names
 	sql   *statements
 
-	newPlace func() Place // nil if places are not read
-	lastPage atomic.Int64 // the number of messages in the last page
-	heavy    atomic.Bool  // the last bounded page had a large body
-	strays   atomic.Int64 // when strays were looked for, in nanoseconds since 1970
+	newPlace func() Place              // nil if places are not read
+	lastPage atomic.Int64              // the number of messages in the last page
+	heavy    atomic.Bool               // the last bounded page had a large body
+	strays   atomic.Pointer[time.Time] // when strays were looked for; nil: never
 }
 
 // NewTables compiles the statements. A store does that once.

@@ -44,8 +44,8 @@ var straysSQL = func() string {
 // stickStrays makes rows stuck that another program inserted in a state that only
 // relays give.
 func (t *Tables) stickStrays(ctx context.Context, q sqlschema.Querier, relay [16]byte) error {
-	looked, now := t.strays.Load(), time.Now().UnixNano()
-	if relay == ([16]byte{}) || looked != 0 && now-looked < strayEvery.Nanoseconds() {
+	looked, now := t.strays.Load(), time.Now()
+	if relay == ([16]byte{}) || looked != nil && now.Sub(*looked) < strayEvery {
 		return nil
 	}
 	var found []store.Outgoing
@@ -60,7 +60,7 @@ func (t *Tables) stickStrays(ctx context.Context, q sqlschema.Querier, relay [16
 		_, err = t.Move(ctx, q, relay, found, store.Stuck)
 	}
 	if err == nil {
-		t.strays.Store(now)
+		t.strays.Store(&now)
 	}
 	return err
 }
