@@ -92,7 +92,7 @@ func TestAnOrderlyStopForgivesNoDeath(t *testing.T) {
 	for _, sh := range shapes {
 		t.Run(sh.name, func(t *testing.T) {
 			t.Parallel()
-			onBench(t, func(t *testing.T, b *bench) {
+			onLongBench(t, func(t *testing.T, b *bench) {
 				var calls, deaths atomic.Int64
 				begun := make(chan struct{}, 1000)
 				c := sh.consumer(b, func(ctx context.Context, tx mtx, m *broker.Message) error {
@@ -245,7 +245,7 @@ func TestADeadlyMessageInABatchIsBounded(t *testing.T) {
 		for _, place := range []int{0, 1, 21, 37, 62, 63} {
 			t.Run(fmt.Sprint(sh.name, " ", place), func(t *testing.T) {
 				t.Parallel()
-				onBench(t, func(t *testing.T, b *bench) {
+				onLongBench(t, func(t *testing.T, b *bench) {
 					var deaths atomic.Int64
 					dead := make(chan struct{}, 100)
 					c := sh.consumer(b, func(ctx context.Context, tx mtx, m *broker.Message) error {
@@ -338,7 +338,7 @@ func TestAHandlerThatEndsItsGoroutineIsBounded(t *testing.T) {
 	for _, sh := range shapes {
 		t.Run(sh.name, func(t *testing.T) {
 			t.Parallel()
-			onBench(t, func(t *testing.T, b *bench) {
+			onLongBench(t, func(t *testing.T, b *bench) {
 				var deaths atomic.Int64
 				c := sh.consumer(b, func(ctx context.Context, tx mtx, m *broker.Message) error {
 					if m.ID == "bad" && deaths.Add(1) <= 30 {

@@ -39,6 +39,12 @@ func onBench(t *testing.T, test func(t *testing.T, b *bench)) {
 	faketime.Test(t, func(t *testing.T) { test(t, newBench(t)) })
 }
 
+// onLongBench is onBench for a test that waits for minutes, or is often run.
+func onLongBench(t *testing.T, test func(t *testing.T, b *bench)) {
+	t.Helper()
+	faketime.Long(t, func(t *testing.T) { test(t, newBench(t)) })
+}
+
 type testWriter struct{ t *testing.T }
 
 func (w testWriter) Write(b []byte) (int, error) {

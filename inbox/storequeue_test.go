@@ -126,7 +126,7 @@ func TestARenamedConsumerKeepsItsQueue(t *testing.T) {
 // A consumer with messages in its queue is not retired, unless they are given up.
 // What waits in queues is no trouble that a list of the shelf shows.
 func TestRetireKnowsTheQueue(t *testing.T) {
-	onBench(t, func(t *testing.T, b *bench) {
+	onLongBench(t, func(t *testing.T, b *bench) {
 		from, admin := storebroker.New(b.store, nil), inbox.Admin{Store: b.store}
 		stop := start(t, b.counting("billing", from))
 		await(t, "it is registered", func() bool { return b.isRegistered("billing") })
@@ -178,7 +178,7 @@ func (u *unchanging) ChangeMany(ctx context.Context, ms []store.Shelved) ([]bool
 // A process cannot renew the lease of a message that it is handling. Another process
 // gets the message meanwhile, and it has one effect.
 func TestALeaseLostWhileHandlingDoublesNothing(t *testing.T) {
-	onBench(t, func(t *testing.T, b *bench) {
+	onLongBench(t, func(t *testing.T, b *bench) {
 		cut := &unchanging{Store: b.store}
 		var began atomic.Int64
 		consumer := func(from *storebroker.Broker) *inbox.Consumer {
