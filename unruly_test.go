@@ -8,25 +8,9 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/errtree/errtreetest"
 	"github.com/effectively-once/once/store/memstore"
 )
-
-// Errors of users whose methods panic.
-type (
-	withText struct{ text string } // and a nil pointer to it
-	badText  struct{}
-	badIs    struct{ error }
-	badAs    struct{ error }
-	badBelow struct{ error }
-)
-
-func (w withText) Error() string { return w.text }
-func (badText) Error() string    { panic("Error") }
-func (badIs) Is(error) bool      { panic("Is") }
-func (badAs) As(any) bool        { panic("As") }
-func (badBelow) Unwrap() error   { panic("Unwrap") }
-
-var unruly = map[string]error{"nil pointer": (*withText)(nil), "Error": badText{}, "Is": badIs{io.EOF}, "As": badAs{io.EOF}, "Unwrap": badBelow{io.EOF}}
 
 // unrulyValue cannot be encoded, nor decoded.
 type unrulyValue struct{}
@@ -37,7 +21,7 @@ func (*unrulyValue) UnmarshalJSON([]byte) error  { panic("UnmarshalJSON") }
 // However an error of a user misbehaves, its key ends as the work says.
 func TestUnrulyErrorsOfWork(t *testing.T) {
 	op := &once.Operation[int]{Name: "charge", OnUnknown: once.Resend}
-	for name, bad := range unruly {
+	for name, bad := range errtreetest.Unruly {
 		for _, c := range []struct {
 			mark string
 			err  error

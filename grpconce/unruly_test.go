@@ -2,8 +2,8 @@ package grpconce_test
 
 import (
 	"context"
-	"fmt"
 	"io"
+	"maps"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -14,37 +14,34 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/grpconce"
+	"github.com/effectively-once/once/internal/errtree/errtreetest"
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// Errors of handlers whose methods panic.
-type (
-	withText  struct{ text string } // and a nil pointer to it
-	badIs     struct{ error }
-	badStatus struct{ error }
-)
+// badStatus is an error of a handler whose status panics.
+type badStatus struct{ error }
 
-func (w withText) Error() string             { return w.text }
-func (badIs) Is(error) bool                  { panic("Is") }
 func (badStatus) GRPCStatus() *status.Status { panic("GRPCStatus") }
 
 // A handler whose error misbehaves is answered, and its key ends.
 func TestUnrulyErrorsOfHandlers(t *testing.T) {
 	caller := func(context.Context, *grpc.UnaryServerInfo) (string, error) { return "acme", nil }
-	for i, bad := range []error{(*withText)(nil), badIs{io.EOF}, badStatus{io.EOF}} {
+	all := maps.Clone(errtreetest.Unruly)
+	all["GRPCStatus"] = badStatus{io.EOF}
+	for name, bad := range all {
 		s := memstore.New(nil)
 		for kind, server := range map[string]grpc.UnaryServerInterceptor{
 			"Server": grpconce.Server(s, caller, nil), "ServerTx": grpconce.ServerTx(s, caller, nil),
 		} {
-			key := fmt.Sprint(kind, i)
+			key := kind + " " + name
 			ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(grpconce.KeyMetadata, key))
 			_, err := server(ctx, wrapperspb.String("tea"), &grpc.UnaryServerInfo{FullMethod: place}, func(context.Context, any) (any, error) { return nil, bad })
 			if status.Code(err) == codes.OK {
-				t.Errorf("%s %d: the answer is %v", kind, i, err)
+				t.Errorf("%s %s: the answer is %v", kind, name, err)
 			}
 			page, err := s.List(t.Context(), once.RecordQuery{Status: []once.Status{once.Running}})
 			if err != nil || len(page.Records) > 0 {
-				t.Errorf("%s %d: still running: %v, %v", kind, i, page.Records, err)
+				t.Errorf("%s %s: still running: %v, %v", kind, name, page.Records, err)
 			}
 		}
 	}

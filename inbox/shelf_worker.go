@@ -32,7 +32,7 @@ type shelfWorker struct {
 	look      chan struct{} // has an element when a message was settled, so that others may be due
 	place     int64         // the Seq of the last message that was looked at, from which the next look goes on
 	told      time.Time     // when it was last looked for messages that wait for another process
-	holder    string        // what the Reason of a message says of this worker
+	holder    string        // the name of this worker in the Reason of a message
 	leases    lease.Queue
 
 	mu         sync.Mutex

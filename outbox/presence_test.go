@@ -195,7 +195,7 @@ func TestOnlyLeasesTellOfOtherRelays(t *testing.T) {
 				}
 				stop()
 				if !strings.Contains(logged.String(), "no longer renews") || strings.Contains(logged.String(), "is gone") {
-					b.Errorf("the log says of a relay that only its lease tells of:\n%s", &logged)
+					b.Errorf("the log about a relay without presence:\n%s", &logged)
 				}
 			})
 		})

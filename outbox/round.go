@@ -329,7 +329,7 @@ func (r *round) gotThrough(ok []store.Outgoing) {
 		r.topics[ok[i].Message.Topic] = -1
 		delete(r.skip, ok[i].Message.OrderingKey)
 	}
-	for i := range r.taken { // later ones of their keys wait, also behind one that got through
+	for i := range r.taken { // later ones of their keys wait, even if an earlier one got through
 		r.skipKey(&r.taken[i])
 	}
 	r.Stats.Published.Add(int64(len(ok)))

@@ -83,7 +83,7 @@ func TestBashReplacesTheEndOfALine(t *testing.T) {
 	}
 }
 
-// Names are data of others: bash must not run what is in them.
+// Other programs choose the names: bash must not run what is in them.
 func TestBashRunsNothingOfAName(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {

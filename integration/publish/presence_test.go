@@ -161,7 +161,7 @@ func TestARelayThatIsStoppedKeepsItsLanes(t *testing.T) {
 		run(t, w.heir(t, p, l))
 		p.await(t, w.putSome(t, "b", 50))
 		if l.has("is gone") {
-			t.Errorf("the log says of a process that is stopped:\n%s", l)
+			t.Errorf("the log about a stopped process:\n%s", l)
 		}
 		asleep.Signal(syscall.SIGCONT)
 		p.await(t, w.putSome(t, "c", 50))

@@ -17,32 +17,16 @@ import (
 	"github.com/effectively-once/once/broker/membroker"
 	"github.com/effectively-once/once/httponce"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/errtree/errtreetest"
 	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/reconcile"
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// Errors of users whose methods panic.
-type (
-	withText struct{ text string } // and a nil pointer to it
-	badText  struct{}
-	badIs    struct{ error }
-	badAs    struct{ error }
-	badBelow struct{ error }
-)
-
-func (w withText) Error() string { return w.text }
-func (badText) Error() string    { panic("Error") }
-func (badIs) Is(error) bool      { panic("Is") }
-func (badAs) As(any) bool        { panic("As") }
-func (badBelow) Unwrap() error   { panic("Unwrap") }
-
-var unruly = map[string]error{"nil pointer": (*withText)(nil), "Error": badText{}, "Is": badIs{io.EOF}, "As": badAs{io.EOF}, "Unwrap": badBelow{io.EOF}}
-
 // The others go on beside an error of a user that misbehaves.
 func TestUnrulyErrorsElsewhere(t *testing.T) {
-	for name, bad := range unruly {
+	for name, bad := range errtreetest.Unruly {
 		t.Run(name, func(t *testing.T) {
 			s, b := memstore.New(nil), membroker.New(nil)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

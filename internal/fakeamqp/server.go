@@ -286,7 +286,7 @@ func (c *conn) handle(ch uint16, code uint64, f []any, payload []byte) bool {
 		if n, ok := f[2].(uint32); ok {
 			c.frameSize = int(min(n, 1<<20))
 		}
-		c.frame(0, 0, 0x10, []any{"stub", nil, uint32(1 << 20), uint16(65535), uint32(60000)}, nil)
+		c.frame(0, 0, 0x10, []any{"fakeamqp", nil, uint32(1 << 20), uint16(65535), uint32(60000)}, nil)
 	case 0x11: // begin
 		s = &session{c: c, ch: ch, nextIn: f[1].(uint32), remoteWin: f[2].(uint32), links: map[uint32]*link{}, deliveries: map[uint32]*delivery{}}
 		c.sess[ch] = s

@@ -15,7 +15,7 @@ import (
 type item = map[string]types.AttributeValue
 
 // damages are those of a table with the default prefix. Of a large table, they read
-// what they damage, because the imitation of others takes long to scan it.
+// what they damage, because moto takes long to scan it.
 func damages(c *dynamodb.Client, table string) (all []storetest.Damage) {
 	get := func(ctx context.Context, pk string) (item, error) {
 		out, err := c.GetItem(ctx, &dynamodb.GetItemInput{TableName: &table, Key: item{"pk": &types.AttributeValueMemberS{Value: pk}}})

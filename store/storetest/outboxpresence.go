@@ -85,7 +85,7 @@ func outboxStranger[Tx any](b *txBench[Tx]) {
 	}
 	defer p.Close()
 	if got := b.missing(p, b.token("a"), people, b.token("b")); len(got) > 0 {
-		b.failf("Look says of relays without presence that they are missing: %x", got)
+		b.failf("Look reports relays without presence as missing: %x", got)
 	}
 }
 
