@@ -505,7 +505,8 @@ func (x *comparison) cautions(p compared) (all []string) {
 		all = append(all, "This store lists only keys that are not done. What is done here and missing in the report cannot be told.")
 	}
 	if s.Damaged > 0 {
-		all = append(all, "Lines or records were not compared, because a record cannot be read: "+plus(s.Damaged, false)+". The first: "+legible.Text(s.Damage.Error()))
+		all = append(all, "Lines or records were not compared, because a record cannot be read: "+
+			plus(s.Damaged, false)+". The first: "+legible.Text(s.Damage.Error()))
 	}
 	if p.Report.Skipped > 0 {
 		all = append(all, "Lines without an ID were skipped: "+plus(p.Report.Skipped, false)+".")

@@ -35,7 +35,8 @@ func TestUnrulyErrorsOfHandlers(t *testing.T) {
 		} {
 			key := kind + " " + name
 			ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(grpconce.KeyMetadata, key))
-			_, err := server(ctx, wrapperspb.String("tea"), &grpc.UnaryServerInfo{FullMethod: place}, func(context.Context, any) (any, error) { return nil, bad })
+			_, err := server(ctx, wrapperspb.String("tea"), &grpc.UnaryServerInfo{FullMethod: place},
+				func(context.Context, any) (any, error) { return nil, bad })
 			if status.Code(err) == codes.OK {
 				t.Errorf("%s %s: the answer is %v", kind, name, err)
 			}

@@ -105,7 +105,8 @@ func (m *machine) consumer(b *bench, beside bool, handle func(context.Context) e
 
 func (b *bench) putOnShelf(id string) {
 	b.t.Helper()
-	m := store.Shelved{Consumer: "billing", Key: id, Message: *message(id), Origin: "orders@0", State: store.Waiting, Reason: "it failed before"}
+	m := store.Shelved{Consumer: "billing", Key: id, Message: *message(id), Origin: "orders@0",
+		State: store.Waiting, Reason: "it failed before"}
 	m.Message.Topic = "orders"
 	if err := b.store.Shelve(b.t.Context(), []store.Shelved{m}); err != nil {
 		b.t.Fatal(err)
@@ -141,7 +142,8 @@ func TestAMessageThatADeadProcessTookFromTheShelfIsFreeInTenSeconds(t *testing.T
 		if !sleepUntil(10*time.Second, func() bool { return b.count("m0") == 1 }) {
 			t.Errorf("not handled after %v; on the shelf: %+v", time.Since(died), b.onTheShelf())
 		}
-		if log := second.log.String(); !strings.Contains(log, "wait for a process that tried them") || !strings.Contains(log, "holder=\"process ") {
+		log := second.log.String()
+		if !strings.Contains(log, "wait for a process that tried them") || !strings.Contains(log, "holder=\"process ") {
 			t.Errorf("it does not say for whom it waited: %s", log)
 		}
 	})

@@ -41,14 +41,16 @@ func TestAWaitingMessageCanBeDiscarded(t *testing.T) {
 			return nil
 		})
 		b.put(message("held0", "held"), message("held1", "held"), message("held2", "held"), message("pending0", "p"), message("pending1", "p"))
-		if got := b.discard(b.store, store.OutgoingQuery{State: store.Pending, IDs: []string{"pending0"}}); got != (outbox.Tally{Matched: 1, Changed: 1, Ordered: 1, Sending: 1}) {
+		if got := b.discard(b.store, store.OutgoingQuery{State: store.Pending, IDs: []string{"pending0"}}); got !=
+			(outbox.Tally{Matched: 1, Changed: 1, Ordered: 1, Sending: 1}) {
 			t.Errorf("a pending message: %+v", got)
 		}
 		stop := b.run(b.relay())
 		b.until("the other is out", func() bool { return len(b.sender.taken()) == 1 })
 		b.put(message("other", ""))
 		b.until("held0 is held", func() bool { return slices.Contains(b.rows(store.Held), "held0") })
-		if got := b.discard(b.store, store.OutgoingQuery{State: store.Held, IDs: []string{"held0"}}); got != (outbox.Tally{Matched: 1, Changed: 1, Ordered: 1, Sending: 1}) {
+		if got := b.discard(b.store, store.OutgoingQuery{State: store.Held, IDs: []string{"held0"}}); got !=
+			(outbox.Tally{Matched: 1, Changed: 1, Ordered: 1, Sending: 1}) {
 			t.Errorf("a held message: %+v", got)
 		}
 		if got := b.discard(b.store, store.OutgoingQuery{State: store.Delayed}); got != (outbox.Tally{Matched: 1, Changed: 1, Ordered: 1}) {

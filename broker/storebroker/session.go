@@ -460,7 +460,8 @@ func (s *session) tellWaits() {
 	}
 	if count > 0 {
 		s.broker.options.Logger.WarnContext(ctx, "storebroker: messages wait for a process that took them and no longer answers", logs.Spaced(first.Reason),
-			"topic", s.topic, "consumer", s.keys, "messages", count, "first", first.Key, "holder", strings.TrimPrefix(first.Reason, store.DeliveredTo), "until", first.Due)
+			"topic", s.topic, "consumer", s.keys, "messages", count, "first", first.Key,
+			"holder", strings.TrimPrefix(first.Reason, store.DeliveredTo), "until", first.Due)
 	}
 }
 

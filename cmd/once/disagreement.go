@@ -78,7 +78,8 @@ type comparedJSON struct {
 // print prints the findings. With JSON, only the summary is left to print.
 func (f *findings) print(ctx context.Context, report *crosscheck.Report) error {
 	if f.json() {
-		j := comparedJSON{"summary", report.Column, report.Lines, report.Skipped, f.Others, f.OnlyOpen, map[string]int{}, report.Cut, f.Damaged, report.NotHappened}
+		j := comparedJSON{"summary", report.Column, report.Lines, report.Skipped, f.Others, f.OnlyOpen,
+			map[string]int{}, report.Cut, f.Damaged, report.NotHappened}
 		for _, kind := range crosscheck.Kinds() {
 			j.Counts[kind.String()] = f.Counts[kind]
 		}

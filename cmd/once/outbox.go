@@ -149,7 +149,8 @@ func (c *outboxStatus) Run(ctx context.Context) error {
 		return err
 	}
 	if failed.State == store.Pending {
-		_, err = fmt.Printf("\nThe last failure, %s, when nothing got through: %s\n", show.Ago(time.Since(failed.Changed)), show.Text(failed.Reason))
+		_, err = fmt.Printf("\nThe last failure, %s, when nothing got through: %s\n",
+			show.Ago(time.Since(failed.Changed)), show.Text(failed.Reason))
 		return err
 	}
 	_, err = fmt.Printf("\nThe last failure, %s: message %s to %s, after %s: %s\n", show.Ago(time.Since(failed.Changed)),
@@ -460,7 +461,8 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 		return err
 	}
 	those := newShown(newProgress(c.outputFlags), c.Alike)
-	admin, decision := outbox.Admin{Store: those.Outbox(messages)}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true, Unopened: c.unopened}
+	admin := outbox.Admin{Store: those.Outbox(messages)}
+	decision := outbox.Decision{By: by, Reason: c.Reason, DryRun: true, Unopened: c.unopened}
 	tally, err := do(admin, q, decision)
 	those.line.end()
 	if err != nil {

@@ -318,7 +318,8 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 		return moved("no selected message is %s", state)
 	}
 	if !c.DryRun && tally.Changed > 0 {
-		what := fmt.Sprintf("  %d of %s to be %s.", tally.Changed, show.Count(tally.Matched, state+" message is", state+" messages are"), deed) + those.failed()
+		what := fmt.Sprintf("  %d of %s to be %s.", tally.Changed,
+			show.Count(tally.Matched, state+" message is", state+" messages are"), deed) + those.failed()
 		if c.givesUp {
 			what += proceeds(tally.Ordered)
 		}

@@ -38,7 +38,8 @@ func TestUnrulyErrorsElsewhere(t *testing.T) {
 				if !errors.Is(err, once.ErrOutcomeUnknown) {
 					t.Fatal(err)
 				}
-				if _, err := once.Do(ctx, s, op.For("1"), func(context.Context, once.Key) (int, error) { return 0, nil }); !errors.Is(err, once.ErrOutcomeUnknown) {
+				_, err = once.Do(ctx, s, op.For("1"), func(context.Context, once.Key) (int, error) { return 0, nil })
+				if !errors.Is(err, once.ErrOutcomeUnknown) {
 					t.Errorf("the next call returned %v, want ErrOutcomeUnknown", err)
 				}
 				stats := new(reconcile.Stats)
@@ -66,7 +67,8 @@ func TestUnrulyErrorsElsewhere(t *testing.T) {
 							stop()
 							return nil
 						})}
-					errs := b.Publisher().Publish(ctx, []*broker.Message{{ID: "bad", Topic: kind, OrderingKey: "bad"}, {ID: "good", Topic: kind, OrderingKey: "good"}})
+					errs := b.Publisher().Publish(ctx, []*broker.Message{{ID: "bad", Topic: kind, OrderingKey: "bad"},
+						{ID: "good", Topic: kind, OrderingKey: "good"}})
 					if errs != nil {
 						t.Fatal(errs)
 					}
@@ -79,7 +81,8 @@ func TestUnrulyErrorsElsewhere(t *testing.T) {
 			t.Run("publishers", func(t *testing.T) {
 				p := &failing{err: bad}
 				tx := s.Begin()
-				if err := outbox.New(s, nil).Put(ctx, tx, &broker.Message{ID: "bad", Topic: "orders"}, &broker.Message{ID: "good", Topic: "orders"}); err != nil {
+				bad, good := &broker.Message{ID: "bad", Topic: "orders"}, &broker.Message{ID: "good", Topic: "orders"}
+				if err := outbox.New(s, nil).Put(ctx, tx, bad, good); err != nil {
 					t.Fatal(err)
 				}
 				if err := tx.Commit(); err != nil {
@@ -104,7 +107,8 @@ func TestUnrulyErrorsElsewhere(t *testing.T) {
 			})
 			t.Run("archives", func(t *testing.T) {
 				stats := new(janitor.Stats)
-				short := &once.Operation[int]{Name: "short", OnUnknown: once.Resend, Policy: once.Policy{KeepOutcome: time.Nanosecond, KeepKey: time.Nanosecond}}
+				short := &once.Operation[int]{Name: "short", OnUnknown: once.Resend,
+					Policy: once.Policy{KeepOutcome: time.Nanosecond, KeepKey: time.Nanosecond}}
 				if _, err := once.Do(ctx, s, short.For("1"), func(context.Context, once.Key) (int, error) { return 0, nil }); err != nil {
 					t.Fatal(err)
 				}

@@ -488,7 +488,8 @@ func (c *Shelving[Tx]) readShelf(ctx context.Context, d docs[Tx], now Now) (s sh
 	if !errors.Is(err, once.ErrCorrupt) {
 		return s, err
 	}
-	c.Options().Logger.WarnContext(ctx, "inbox: the list of consumers with messages on the shelf could not be read, and begins anew", logs.Spaced(""), "error", err)
+	c.Options().Logger.WarnContext(ctx, "inbox: the list of consumers with messages on the shelf could not be read, and begins anew",
+		logs.Spaced(""), "error", err)
 	s = shelf{Last: int64(now.Changed())} // more than any number of messages
 	s.Consumers, err = c.shelvers(ctx)
 	return s, err

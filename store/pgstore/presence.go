@@ -29,7 +29,8 @@ const (
 
 	// missingSQL returns whether nobody has a lock. A lock that it takes ends with the
 	// statement, and is no obstacle to others that look.
-	missingSQL = `SELECT pg_backend_pid(), pg_try_advisory_xact_lock_shared(lock) FROM unnest($1::bigint[]) WITH ORDINALITY AS u (lock, nth) ORDER BY nth`
+	missingSQL = `SELECT pg_backend_pid(), pg_try_advisory_xact_lock_shared(lock) FROM
+		unnest($1::bigint[]) WITH ORDINALITY AS u (lock, nth) ORDER BY nth`
 )
 
 // AppearRelay begins the presence of a relay, on a connection of its own: one more
