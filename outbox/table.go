@@ -326,20 +326,27 @@ func (t *tableRelay) rest(ctx context.Context, busy bool) {
 	}
 }
 
-// await waits for d, and reports whether one of up to two signals came.
+// await waits for d, and reports whether one of up to two signals came. It takes
+// both if both are there, because one look is enough for them.
 func (t *tableRelay) await(ctx context.Context, d time.Duration, signals ...chan struct{}) bool {
 	signals = append(signals, nil, nil)
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
+		return false
 	case <-timer.C:
+		return false
 	case <-signals[0]:
-		return true
 	case <-signals[1]:
-		return true
 	}
-	return false
+	for _, other := range signals[:2] {
+		select {
+		case <-other:
+		default:
+		}
+	}
+	return true
 }
 
 // calling sets when the current call of the publisher began. If the call does not
