@@ -1,0 +1,246 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/membroker"
+)
+
+// BrokerName is the link to the broker.
+const BrokerName Link = "broker"
+
+// TopicLink is the link to a topic of the broker, which can be down alone.
+func TopicLink(topic string) Link { return Link("topic " + topic) }
+
+// Broker is the broker that the processes of a world share.
+type Broker struct {
+	*membroker.Broker
+	world *World
+
+	// Refuses reports whether the broker refuses a message this time. Nil: it refuses
+	// none.
+	Refuses func(p *Process, m *broker.Message) error
+
+	// Copies is how often a message is stored when it is published. Nil: once.
+	Copies func(m *broker.Message) int
+
+	// Failed is called when a message was not published, while nothing was down. It
+	// may be nil.
+	Failed func(id string)
+
+	// Stored is called when a message is stored. It may be nil.
+	Stored func(m *broker.Message)
+}
+
+// NewBroker returns a broker whose sessions break when its link goes down.
+func NewBroker(w *World, o *membroker.Options) *Broker {
+	b := &Broker{Broker: membroker.New(o), world: w}
+	w.OnOutage(func(link Link, down bool) {
+		if link == BrokerName {
+			b.Down(down)
+		}
+	})
+	return b
+}
+
+var brokerLinks = []Link{BrokerName}
+
+func brokerCall(what, about string, faults []FaultKind) Call {
+	return Call{Links: brokerLinks, What: what, About: about, Faults: faults}
+}
+
+// Publisher returns the broker as a process that publishes sees it.
+func (b *Broker) Publisher(p *Process) broker.Publisher {
+	return &publisher{b, b.Broker.Publisher(), p}
+}
+
+type publisher struct {
+	broker *Broker
+	at     broker.Publisher
+	p      *Process
+}
+
+func (u *publisher) Close() error { return nil }
+
+// Publish publishes what the broker does not refuse.
+func (u *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
+	errs, was := make([]error, len(ms)), u.broker.world.AnyDown()
+	var sent []*broker.Message
+	for i, m := range ms {
+		if errs[i] = u.refused(m); errs[i] == nil {
+			c := *m
+			sent = append(sent, &c)
+		}
+	}
+	stored, err := Cross(ctx, u.p, brokerCall("Publish", messagesText(ms), AnyFault), func(ctx context.Context) ([]error, error) {
+		return u.store(ctx, sent), nil
+	})
+	next := 0
+	for i := range ms {
+		switch {
+		case errs[i] != nil:
+		case err != nil:
+			errs[i] = err
+		default:
+			errs[i] = stored[next]
+			next++
+		}
+	}
+	if !u.count(ms, errs, was) {
+		return nil
+	}
+	return errs
+}
+
+// count reports whether a message was not published, and counts failures if
+// nothing is, or was, down.
+func (u *publisher) count(ms []*broker.Message, errs []error, wasDown bool) (failed bool) {
+	excused := u.broker.Failed == nil || wasDown || u.broker.world.AnyDown()
+	for i, m := range ms {
+		if errs[i] == nil {
+			continue
+		}
+		failed = true
+		if !excused {
+			u.broker.Failed(m.ID)
+		}
+	}
+	return failed
+}
+
+func (u *publisher) refused(m *broker.Message) error {
+	if u.broker.world.IsDown(TopicLink(m.Topic)) {
+		return ErrDown
+	}
+	if u.broker.Refuses != nil {
+		return u.broker.Refuses(u.p, m)
+	}
+	return nil
+}
+
+func (u *publisher) store(ctx context.Context, ms []*broker.Message) []error {
+	errs := make([]error, len(ms))
+	for i, m := range ms {
+		times := 1
+		if u.broker.Copies != nil {
+			times = u.broker.Copies(m)
+		}
+		for range times {
+			if failed := u.at.Publish(ctx, []*broker.Message{m}); failed != nil {
+				errs[i] = failed[0]
+			}
+		}
+		if errs[i] == nil && u.broker.Stored != nil {
+			u.broker.Stored(m)
+		}
+	}
+	return errs
+}
+
+func messagesText(ms []*broker.Message) string {
+	ids := make([]string, len(ms))
+	for i, m := range ms {
+		ids[i] = m.ID
+	}
+	return strings.Join(ids, " ")
+}
+
+func deliveriesText(ds []broker.Delivery) string {
+	ids := make([]string, len(ds))
+	for i, d := range ds {
+		ids[i] = d.Message.ID
+	}
+	return strings.Join(ids, " ")
+}
+
+// Source returns a source of the broker as a process sees it.
+func (b *Broker) Source(p *Process, src broker.Source) broker.Source { return &source{src, p} }
+
+type source struct {
+	broker.Source
+	p *Process
+}
+
+// Open opens a session, which ends with the process.
+func (s *source) Open(ctx context.Context, window int) (broker.Session, error) {
+	at, err := Cross(ctx, s.p, brokerCall("Open", s.Name(), LostOnly), func(ctx context.Context) (broker.Session, error) {
+		return s.Source.Open(ctx, window)
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.p.OnDeath(func() { _ = at.Close(context.Background()) }) // fails for no reason but a broken session
+	through := session{Session: at, p: s.p, of: s.Name()}
+	if seeker, ok := at.(broker.Seeker); ok {
+		return &logSession{through, seeker}, nil
+	}
+	return &through, nil
+}
+
+type session struct {
+	broker.Session
+	p  *Process
+	of string
+}
+
+var (
+	_ broker.Delayer      = (*session)(nil)
+	_ broker.DeadLetterer = (*session)(nil)
+	_ broker.Seeker       = (*logSession)(nil)
+)
+
+func (s *session) LongestDelay() time.Duration { return s.Session.(broker.Delayer).LongestDelay() }
+func (s *session) KeepsRejected() bool         { return s.Session.(broker.DeadLetterer).KeepsRejected() }
+
+// Receive receives messages. Many sessions break at once, and each process hears
+// of it in its own time.
+func (s *session) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	if s.p.IsDead() {
+		return nil, ErrDead
+	}
+	ds, err := s.Session.Receive(ctx, limit)
+	if err != nil {
+		d := s.p.World.DrawNth(s.p.Name, "hears of a broken session", s.of)
+		time.Sleep(d.Between(100*time.Microsecond, 5*time.Millisecond))
+		return nil, err
+	}
+	arrived := Do(ctx, s.p, brokerCall("Receive", deliveriesText(ds), LostOnly), func(context.Context) error { return nil })
+	if arrived != nil {
+		return nil, arrived // the session is broken, and gives everything back when it is closed
+	}
+	return ds, nil
+}
+
+func (s *session) Ack(ctx context.Context, ds []broker.Delivery) error {
+	ds = slices.Clone(ds)
+	return Do(ctx, s.p, brokerCall("Ack", deliveriesText(ds), AnyFault), func(ctx context.Context) error { return s.Session.Ack(ctx, ds) })
+}
+
+func (s *session) Return(ctx context.Context, ds []broker.Delivery, after time.Duration) error {
+	ds = slices.Clone(ds)
+	about := fmt.Sprintf("%s for %v", deliveriesText(ds), after.Round(time.Second))
+	return Do(ctx, s.p, brokerCall("Return", about, WriteFault), func(ctx context.Context) error { return s.Session.Return(ctx, ds, after) })
+}
+
+func (s *session) Reject(ctx context.Context, ds []broker.Delivery, reason string) error {
+	ds = slices.Clone(ds)
+	return Do(ctx, s.p, brokerCall("Reject", deliveriesText(ds), WriteFault), func(ctx context.Context) error {
+		return s.Session.Reject(ctx, ds, reason)
+	})
+}
+
+// logSession is a session of a log.
+type logSession struct {
+	session
+	seeker broker.Seeker
+}
+
+func (s *logSession) Seek(ctx context.Context, to broker.Position) error {
+	about := fmt.Sprintf("%s@%d", to.Partition, to.Offset)
+	return Do(ctx, s.p, brokerCall("Seek", about, ReadFault), func(ctx context.Context) error { return s.seeker.Seek(ctx, to) })
+}

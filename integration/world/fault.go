@@ -1,0 +1,68 @@
+package world
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// FaultKind is what goes wrong with one call over a boundary.
+type FaultKind int
+
+const (
+	NoFault FaultKind = iota
+	Before            // it fails, and was not applied
+	After             // it was applied, and its reply is lost at once
+	Hang              // it was never applied, and nobody answers
+	Late              // nobody answers, and it is applied seconds later
+	Twice             // it is applied again a moment later
+)
+
+func (k FaultKind) String() string {
+	return [...]string{"", "fails before", "reply lost", "hangs", "late", "twice"}[k]
+}
+
+// What may go wrong with a call depends on what it does.
+var (
+	AnyFault   = []FaultKind{Before, After, Hang, Late, Twice}
+	WriteFault = []FaultKind{Before, After, Hang, Late}
+	ReadFault  = []FaultKind{Before, Hang}
+	LostOnly   = []FaultKind{Before}
+)
+
+// Chances are the probabilities of faults, for each call.
+type Chances struct{ Before, After, Hang, Late, Twice float64 }
+
+func (c Chances) of(k FaultKind) float64 {
+	return [...]float64{0, c.Before, c.After, c.Hang, c.Late, c.Twice}[k]
+}
+
+// Fault is a fault that happened.
+type Fault struct {
+	ID string // identifies the decision
+	At time.Duration
+}
+
+var (
+	// ErrReset is the error of a call that may or may not have been applied.
+	ErrReset = errors.New("world: connection reset")
+
+	// ErrDown is the error of a call to what is down. It was not applied.
+	ErrDown = errors.New("world: connection refused")
+
+	// ErrDead is the error of all calls of a process that was killed.
+	ErrDead = errors.New("world: this process is dead")
+)
+
+// Law is a rule that must always hold: see docs/laws.md.
+type Law string
+
+// Break is a law that was broken.
+type Break struct {
+	Law   Law
+	About string // the key or message
+	Note  string
+	At    time.Duration
+}
+
+func (b Break) String() string { return fmt.Sprintf("%s: %s: %s", b.Law, b.About, b.Note) }

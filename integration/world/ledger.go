@@ -1,0 +1,250 @@
+package world
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/effectively-once/once/store/memstore"
+)
+
+// The laws of messages.
+const (
+	EffectOnce  Law = "effect-once"   // an effect happens once
+	Vanished    Law = "vanished"      // a message that was put is nowhere
+	Appeared    Law = "appeared"      // a message that was not put is published or handled
+	PublishedIn Law = "publish-order" // messages of a key are published in order
+	HandledIn   Law = "handle-order"  // and handled in order
+	Blame       Law = "blame"         // a message is set aside that did not fail often enough by itself
+	Drained     Law = "drained"       // when the faults stop, everything is done within a bound
+	NothingLeft Law = "nothing-left"  // no lease, no running key and no goroutine is left at the end
+)
+
+// letter is what is known of a message.
+type letter struct {
+	id, topic string
+	key       string
+	before    *letter // the message of its ordering key that was put before
+
+	isPut     bool
+	discarded bool // by a person, in the outbox
+	published int  // how often
+	refused   int  // attempts to publish it that failed while nothing was down
+	at        map[string]*handling
+	disorder  bool // the publish order of it was judged
+}
+
+// handling is what is known of a message at a consumer.
+type handling struct {
+	done      int
+	failed    int // attempts that began and did not succeed, while nothing was down
+	own       int // attempts that its handler failed
+	discarded bool
+	disorder  bool // the handle order of it was judged
+}
+
+// ledger is what the world knows of its messages. It judges what it is told.
+type ledger struct {
+	world     *World
+	consumers []string
+
+	mu      sync.Mutex
+	letters map[string]*letter
+	order   []*letter // as they were planned
+	pending map[*memstore.Tx][]fact
+	effects map[string]int // at the downstream, by key
+}
+
+// fact becomes true when its transaction commits.
+type fact struct {
+	consumer string // empty: the message is put
+	id       string
+}
+
+func newLedger(w *World) *ledger {
+	return &ledger{world: w, letters: make(map[string]*letter), pending: make(map[*memstore.Tx][]fact), effects: make(map[string]int)}
+}
+
+// plan makes a message known before it is put.
+func (l *ledger) plan(id, topic, key string, before *letter) *letter {
+	m := &letter{id: id, topic: topic, key: key, before: before, at: make(map[string]*handling)}
+	for _, c := range l.consumers {
+		m.at[c] = new(handling)
+	}
+	l.letters[id] = m
+	l.order = append(l.order, m)
+	return m
+}
+
+// within records what becomes true if a transaction commits.
+func (l *ledger) within(tx *memstore.Tx, f fact) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pending[tx] = append(l.pending[tx], f)
+}
+
+// committed is told of each transaction that commits.
+func (l *ledger) committed(tx *memstore.Tx) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.pending[tx] {
+		if m := l.letters[f.id]; f.consumer == "" {
+			m.isPut = true
+		} else {
+			l.handled(m, f.consumer)
+		}
+	}
+	delete(l.pending, tx)
+}
+
+// effect is told of each effect at the downstream. consumer is empty if it is not
+// about a message.
+func (l *ledger) effect(key, consumer, id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.effects[key]++; l.effects[key] > 1 {
+		l.world.Broke(EffectOnce, key, "happened %d times at the downstream", l.effects[key])
+	}
+	if consumer != "" && l.effects[key] == 1 {
+		l.handled(l.letters[id], consumer)
+	}
+}
+
+func (l *ledger) hasEffect(key string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.effects[key] > 0
+}
+
+// handled judges that a consumer has handled a message.
+func (l *ledger) handled(m *letter, consumer string) {
+	h := m.at[consumer]
+	if h.done++; h.done > 1 {
+		l.world.Broke(EffectOnce, m.id, "handled %d times by %s", h.done, consumer)
+		return
+	}
+	if !m.isPut {
+		l.world.Broke(Appeared, m.id, "handled by %s, and was not put", consumer)
+	}
+	for e := m.before; e != nil; e = e.before {
+		he := e.at[consumer]
+		if he.done > 0 || e.discarded || he.discarded || he.disorder {
+			continue
+		}
+		he.disorder = true
+		l.world.Broke(HandledIn, m.id, "handled by %s before %s", consumer, e.id)
+		return
+	}
+}
+
+// publish judges that the broker has stored a message. where tells where another
+// one is.
+func (l *ledger) publish(id string, where func(id string) string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.letters[id]
+	if m.published++; m.published > 1 {
+		return
+	}
+	if !m.isPut {
+		l.world.Broke(Appeared, id, "published, and was not put")
+	}
+	for e := m.before; e != nil; e = e.before {
+		if e.published > 0 || e.discarded || e.disorder {
+			continue
+		}
+		e.disorder = true
+		l.world.Broke(PublishedIn, id, "published before %s, which is %s", e.id, where(e.id))
+		return
+	}
+}
+
+// refusedOnce records an attempt to publish that failed.
+func (l *ledger) refusedOnce(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.letters[id].refused++
+}
+
+// begin counts an attempt against a message.
+func (l *ledger) begin(id, consumer string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.letters[id].at[consumer].failed++
+}
+
+// excuse takes that back: something else was down.
+func (l *ledger) excuse(id, consumer string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.letters[id].at[consumer].failed--
+}
+
+// mustFail reports whether a handler is to fail this attempt, of which it fails
+// the first times.
+func (l *ledger) mustFail(id, consumer string, times int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.letters[id].at[consumer]
+	if h.own >= times {
+		return false
+	}
+	h.own++
+	return true
+}
+
+// failures returns the attempts at a message that count against it.
+func (l *ledger) failures(id, consumer string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.letters[id].at[consumer]
+	return h.failed - min(h.done, 1)
+}
+
+// refusals returns the attempts to publish a message that count against it.
+func (l *ledger) refusals(id string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.letters[id].refused
+}
+
+// knows reports whether a message was planned.
+func (l *ledger) knows(id string) bool { return l.letters[id] != nil }
+
+func (l *ledger) isPut(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.letters[id].isPut
+}
+
+// discard records that a person gives a message up, at a consumer or in the
+// outbox.
+func (l *ledger) discard(id, consumer string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if consumer == "" {
+		l.letters[id].discarded = true
+		return
+	}
+	l.letters[id].at[consumer].discarded = true
+}
+
+// waiting returns what has not reached its end: "ledger/k1-02", or "k1-02" if it
+// was not even put.
+func (l *ledger) waiting() (all []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range l.order {
+		switch {
+		case m.discarded:
+		case !m.isPut, m.published == 0:
+			all = append(all, m.id)
+		default:
+			for _, c := range l.consumers {
+				if h := m.at[c]; h.done == 0 && !h.discarded {
+					all = append(all, fmt.Sprintf("%s/%s", c, m.id))
+				}
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,197 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/reconcile"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/memstore"
+)
+
+// Downstream is the link to a system outside the database.
+const Downstream Link = "downstream"
+
+// MailPlan is a world of messages: producers put them in transactions, relays
+// publish them, and consumers handle them.
+type MailPlan struct {
+	Topics    []string
+	Keys      int // ordering keys, in turns on the topics
+	PerKey    int // messages
+	Relays    int
+	Processes int  // of each consumer
+	Queues    bool // consumers read queues and not logs
+	Unordered bool // messages have no ordering keys
+	Bursts    bool // producers put many messages at once, and then none for long
+	Calls     int  // calls of once.Do beside the messages, for each key
+
+	Attempts int     // of consumers and relays, before a message is set aside
+	Flaky    float64 // messages that their handler fails a few times, and those that the broker refuses a few times
+	Poison   float64 // messages that their handler always fails
+	Slow     float64 // messages whose handler takes long
+	Slowest  time.Duration
+	Copied   float64 // messages that the broker stores several times
+	Copies   int     // up to so many times
+
+	Relay  outbox.Relay  // settings
+	Outage time.Duration // that consumers wait for: inbox.Retry.Outage
+
+	Drain time.Duration // the bound within which everything is done after the faults
+}
+
+// mail is a run of a MailPlan.
+type mail struct {
+	*World
+	MailPlan
+	store  *Store
+	broker *Broker
+	ledger *ledger
+	begun  int // goroutines when the world began
+	logger *slog.Logger
+}
+
+// Run runs the plan in a world.
+func (p MailPlan) Run(w *World) *Result {
+	m := &mail{World: w, MailPlan: p, ledger: newLedger(w), begun: runtime.NumGoroutine(), logger: slog.New(slog.DiscardHandler)}
+	m.store = NewStore(w, &memstore.Options{Options: once.Options{Logger: m.logger}})
+	m.store.Committed = m.ledger.committed
+	m.broker = NewBroker(w, nil)
+	m.broker.Copies = m.copies
+	m.broker.Refuses = m.refuses
+	m.broker.Failed = m.ledger.refusedOnce
+	m.broker.Stored = func(b *broker.Message) { m.ledger.publish(b.ID, m.whereIs) }
+
+	m.ledger.consumers = []string{ledgerName, mailerName}
+	m.startConsumers()
+	for i := range m.Relays {
+		w.Start(fmt.Sprint("relay", i+1), m.relay)
+	}
+	for k := range m.Keys {
+		m.startProducer(k)
+	}
+	w.BeginOutages()
+	time.Sleep(w.Length)
+	w.Calm()
+	m.drain()
+	w.End()
+	m.judgeRest()
+	return &w.result
+}
+
+func (m *mail) relay(ctx context.Context, p *Process) error {
+	r := m.Relay
+	r.Store, r.Publisher, r.Logger = m.store.Link(p), m.broker.Publisher(p), m.logger
+	r.Retry.Attempts = m.Attempts
+	return r.Run(ctx)
+}
+
+// copies is how often the broker stores a message when it is published.
+func (m *mail) copies(b *broker.Message) int {
+	if d, copied := m.Trait("copies of "+b.ID, m.Copied); copied {
+		return 2 + d.Number(m.Copies-1)
+	}
+	return 1
+}
+
+// refuses has the broker refuse a flaky message a few times.
+func (m *mail) refuses(_ *Process, b *broker.Message) error {
+	if d, flaky := m.Trait("refusals of "+b.ID, m.Flaky); flaky && m.Number("broker", "refuses", b.ID) <= 1+d.Number(m.Attempts-1) {
+		return errRefused
+	}
+	return nil
+}
+
+var errRefused = errors.New("world: the broker refuses this message")
+
+const forEver = math.MaxInt
+
+// failsAt is how often the handler of a consumer fails a message.
+func (m *mail) failsAt(consumer, id string) int {
+	if _, poison := m.Trait("poison "+id, m.Poison); poison {
+		return forEver
+	}
+	if d, flaky := m.Trait("flaky "+id+" at "+consumer, m.Flaky); flaky {
+		return 1 + d.Number(m.Attempts-1)
+	}
+	return 0
+}
+
+// slowness is how long the handler of a consumer takes for a message.
+func (m *mail) slowness(consumer, id string) time.Duration {
+	if d, slow := m.Trait("slow "+id+" at "+consumer, m.Slow); slow {
+		return d.Between(time.Second, m.Slowest)
+	}
+	return 0
+}
+
+// whereIs tells where a message is in the outbox.
+func (m *mail) whereIs(id string) string {
+	for state := store.Pending; state <= store.Published; state++ {
+		ms, err := m.store.Outgoing(context.Background(), store.OutgoingQuery{State: state, IDs: []string{id}})
+		if err == nil && len(ms) > 0 {
+			return fmt.Sprintf("%v after %d attempts: %s", state, ms[0].Attempts, ms[0].Reason)
+		}
+	}
+	return notInOutbox
+}
+
+const notInOutbox = "not in the outbox"
+
+const (
+	ledgerName = "ledger" // a consumer with a transaction
+	mailerName = "mailer" // a consumer with an effect outside
+)
+
+func (m *mail) startConsumers() {
+	for _, topic := range m.Topics {
+		for _, name := range m.ledger.consumers {
+			m.source(topic, name) // before the first message is published
+			for i := range m.Processes {
+				m.Start(fmt.Sprintf("%s-%s%d", name, topic, i+1), func(ctx context.Context, p *Process) error {
+					return m.consumer(p, name, topic).Run(ctx)
+				})
+			}
+		}
+	}
+	m.Start("reconciler", func(ctx context.Context, p *Process) error {
+		r := &reconcile.Reconciler{Store: m.store.Link(p), Logger: m.logger}
+		for _, topic := range m.Topics {
+			r.Operations = append(r.Operations, reconcile.Of(m.operation(p, mailerName+"-"+topic)))
+		}
+		r.Operations = append(r.Operations, reconcile.Of(m.operation(p, callName)))
+		return r.Run(ctx)
+	})
+}
+
+const partitions = 3
+
+func (m *mail) source(topic, consumer string) broker.Source {
+	if m.Queues {
+		queue := consumer + "-" + topic
+		m.broker.Bind(queue, topic)
+		return m.broker.Queue(queue)
+	}
+	return m.broker.Log(topic, consumer, partitions)
+}
+
+func (m *mail) consumer(p *Process, name, topic string) *inbox.Consumer {
+	c := &inbox.Consumer{Name: name + "-" + topic, Source: m.broker.Source(p, m.source(topic, name)),
+		Retry: inbox.Retry{Attempts: m.Attempts, Outage: m.Outage}}
+	h := &handler{mail: m, p: p, consumer: name}
+	switch name {
+	case ledgerName:
+		c.Handler = inbox.Tx(m.store.Link(p), h.inTx)
+	case mailerName:
+		c.Handler = inbox.Do(m.store.Link(p), m.operation(p, c.Name), h.effect)
+	}
+	return c
+}

@@ -1,0 +1,189 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/store/memstore"
+)
+
+var errBusiness = errors.New("world: the business fails")
+
+// handler handles the messages of a consumer in a process.
+type handler struct {
+	*mail
+	p        *Process
+	consumer string
+}
+
+// inTx handles a message with a row in the database.
+func (h *handler) inTx(ctx context.Context, tx *memstore.Tx, m *broker.Message) error {
+	return h.attempt(m, func() error {
+		if err := h.business(ctx, m); err != nil {
+			return err
+		}
+		insert := Call{Links: storeLinks, What: "Insert", About: h.consumer + "/" + m.ID, Faults: ReadFault}
+		return Do(ctx, h.p, insert, func(context.Context) error {
+			h.ledger.within(tx, fact{h.consumer, m.ID})
+			return nil
+		})
+	})
+}
+
+// effect handles a message with an effect at the downstream.
+func (h *handler) effect(ctx context.Context, k once.Key, m *broker.Message) (answer string, err error) {
+	err = h.attempt(m, func() error {
+		if err := h.business(ctx, m); err != nil {
+			return once.NotDone(err)
+		}
+		answer, err = h.call(ctx, h.p, k, h.consumer, m.ID)
+		return err
+	})
+	return answer, err
+}
+
+// attempt counts an attempt against its message if its handler fails it, or if it
+// fails while nothing is down, or never ends.
+func (h *handler) attempt(m *broker.Message, handle func() error) error {
+	h.ledger.begin(m.ID, h.consumer)
+	was := h.AnyDown()
+	err := handle()
+	if err != nil && !errors.Is(err, errBusiness) && (was || h.AnyDown()) {
+		h.ledger.excuse(m.ID, h.consumer)
+	}
+	return err
+}
+
+// business takes its time, and fails if it is to.
+func (h *handler) business(ctx context.Context, m *broker.Message) error {
+	if d := h.slowness(h.consumer, m.ID); d > 0 {
+		if err := Sleep(ctx, d); err != nil {
+			return err
+		}
+	}
+	if h.ledger.mustFail(m.ID, h.consumer, h.failsAt(h.consumer, m.ID)) {
+		return errBusiness
+	}
+	return nil
+}
+
+// call makes an effect at the downstream.
+func (m *mail) call(ctx context.Context, p *Process, k once.Key, consumer, id string) (string, error) {
+	c := Call{Links: []Link{Downstream}, What: "Effect", About: keyText(k), Faults: WriteFault}
+	err := Do(ctx, p, c, func(context.Context) error {
+		m.ledger.effect(keyText(k), consumer, id)
+		return nil
+	})
+	if errors.Is(err, ErrDown) {
+		err = once.NotDone(err)
+	}
+	return "ok", err
+}
+
+// operation can ask the downstream.
+func (m *mail) operation(p *Process, name string) *once.Operation[string] {
+	return &once.Operation[string]{Name: name, SettleTime: time.Minute,
+		Lookup: func(ctx context.Context, k once.Key) (string, bool, error) {
+			c := Call{Links: []Link{Downstream}, What: "Lookup", About: keyText(k), Faults: ReadFault}
+			found, err := Cross(ctx, p, c, func(context.Context) (bool, error) { return m.ledger.hasEffect(keyText(k)), nil })
+			return "ok", found && err == nil, err
+		}}
+}
+
+const callName = "charge"
+
+// startProducer starts a process that puts the messages of an ordering key, one
+// after the other, and one that calls the downstream beside it.
+func (m *mail) startProducer(k int) {
+	topic, key := m.Topics[k%len(m.Topics)], fmt.Sprintf("k%d", k+1)
+	orders := &producer{mail: m, topic: topic}
+	if !m.Unordered {
+		orders.key = key
+	}
+	var before *letter
+	for n := range m.PerKey {
+		at := m.ledger.plan(fmt.Sprintf("%s-%03d", key, n+1), topic, orders.key, before)
+		orders.letters = append(orders.letters, at)
+		if !m.Unordered {
+			before = at
+		}
+	}
+	m.Start("producer"+key, orders.run)
+	if m.Calls > 0 {
+		m.Start("caller"+key, m.caller)
+	}
+}
+
+type producer struct {
+	*mail
+	topic, key string
+	letters    []*letter
+}
+
+func (o *producer) run(ctx context.Context, p *Process) error {
+	for n, at := range o.letters {
+		if o.ledger.isPut(at.id) {
+			continue
+		}
+		d := o.Seed.Draw("pause before", at.id)
+		if Sleep(ctx, d.Between(0, o.pause(n))) != nil {
+			return nil
+		}
+		for o.put(ctx, p, at) != nil {
+			again := o.DrawNth(p.Name, "waits to put again", at.id)
+			if Sleep(ctx, again.Between(time.Second, 5*time.Second)) != nil {
+				return nil
+			}
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+const burst = 20 // messages
+
+// pause is the longest pause before a message. Together, they are shorter than the
+// world.
+func (o *producer) pause(n int) time.Duration {
+	switch {
+	case !o.Bursts:
+		return o.Length / time.Duration(o.PerKey+1)
+	case n%burst == 0:
+		return o.Length / time.Duration(o.PerKey/burst+1)
+	}
+	return 20 * time.Millisecond
+}
+
+// put puts a message in the transaction of its order.
+func (o *producer) put(ctx context.Context, p *Process, at *letter) error {
+	s := o.store.Link(p)
+	op := &once.Operation[string]{Name: "order"}
+	_, err := once.DoTx(ctx, s, op.For(at.id), func(ctx context.Context, tx *memstore.Tx) (string, error) {
+		o.ledger.within(tx, fact{id: at.id})
+		m := &broker.Message{ID: at.id, Topic: o.topic, OrderingKey: o.key, Body: []byte(at.id)}
+		return "", outbox.New(s, nil).Put(ctx, tx, m)
+	})
+	return err
+}
+
+// caller calls the downstream now and then.
+func (m *mail) caller(ctx context.Context, p *Process) error {
+	op := m.operation(p, callName)
+	for n := range m.Calls {
+		id := fmt.Sprintf("%s-%d", p.Name, n+1)
+		d := m.Seed.Draw("pause before", id)
+		if Sleep(ctx, d.Between(0, m.Length/time.Duration(m.Calls+1))) != nil {
+			return nil
+		}
+		_, _ = once.Do(ctx, m.store.Link(p), op.For(id), func(ctx context.Context, k once.Key) (string, error) {
+			return m.call(ctx, p, k, "", "")
+		}) // what became of it is the reconciler's to find out
+	}
+	<-ctx.Done()
+	return nil
+}

@@ -1,0 +1,183 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/store"
+)
+
+// drain waits until everything is done. Meanwhile a person looks at what is set
+// aside, discards poison, and has the rest tried again.
+func (m *mail) drain() {
+	began := time.Now()
+	for {
+		m.judgeParked()
+		m.judgeStuck()
+		left := m.ledger.waiting()
+		open := m.openKeys()
+		if len(left) == 0 && len(open) == 0 && m.unsettled() == 0 {
+			m.Tell(Line{What: "DRAINED", Note: fmt.Sprint("after ", time.Since(began).Round(time.Second))})
+			return
+		}
+		if time.Since(began) > m.MailPlan.Drain {
+			m.judgeUndrained(left, open)
+			return
+		}
+		time.Sleep(5*time.Second + 7*time.Nanosecond)
+	}
+}
+
+// judgeUndrained says where the messages are that are not done.
+func (m *mail) judgeUndrained(left, open []string) {
+	for _, at := range left {
+		consumer, id, found := strings.Cut(at, "/")
+		if !found {
+			consumer, id = "", at
+		}
+		if where := m.find(id, consumer); where != "" {
+			m.Broke(Drained, at, "is not done %v after the last fault: %s", m.MailPlan.Drain, where)
+		} else {
+			m.Broke(Vanished, at, "is nowhere, and was not handled")
+		}
+	}
+	for _, k := range open {
+		m.Broke(Drained, k, "%v after the last fault", m.MailPlan.Drain)
+	}
+	if n := m.unsettled(); n > 0 && len(left) == 0 {
+		m.Broke(Drained, "broker", "has %d messages that were handled and not acknowledged", n)
+	}
+}
+
+// find says where a message is, or returns nothing.
+func (m *mail) find(id, consumer string) string {
+	if !m.ledger.isPut(id) {
+		return "it was not put"
+	}
+	if where := m.whereIs(id); consumer == "" && where != notInOutbox {
+		return "in the outbox, " + where
+	}
+	for _, s := range m.shelf(store.Waiting, store.Parked) {
+		if s.Message.ID == id && strings.HasPrefix(s.Consumer, consumer) {
+			return fmt.Sprintf("on the shelf of %s, %v, due in %v: %s", s.Consumer, s.State, s.Due.Round(time.Second), s.Reason)
+		}
+	}
+	if consumer != "" && m.unsettled() > 0 {
+		return "with the broker"
+	}
+	return ""
+}
+
+// unsettled is the number of messages that the broker still has to deliver.
+func (m *mail) unsettled() (n int64) {
+	for _, topic := range m.Topics {
+		for _, c := range m.ledger.consumers {
+			if l, ok := broker.LaggerOf(m.source(topic, c)); ok {
+				lag, err := l.Lag(context.Background())
+				if err != nil {
+					return 1 // it is down
+				}
+				n += lag.Messages
+			}
+		}
+	}
+	return n
+}
+
+// openKeys returns the keys whose work has no outcome.
+func (m *mail) openKeys() (all []string) {
+	q := once.RecordQuery{Status: []once.Status{once.Running, once.Unknown, once.Parked}}
+	page, err := m.store.List(context.Background(), q)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, r := range page.Records {
+		all = append(all, fmt.Sprintf("%s is %s (%s)", keyText(r.Key), r.Status, r.Reason))
+	}
+	return all
+}
+
+func (m *mail) shelf(states ...store.ShelfState) []store.Shelved {
+	ms, err := m.store.Shelved(context.Background(), store.ShelfQuery{States: states, Limit: 1000})
+	if err != nil {
+		m.Broke(Drained, "shelf", "cannot be read: %v", err)
+	}
+	return ms
+}
+
+const person = "a person"
+
+// judgeParked judges what consumers have parked, and decides about it.
+func (m *mail) judgeParked() {
+	admin, by := inbox.Admin{Store: m.store}, inbox.Decision{By: person, Reason: "the faults are over", NotDone: true}
+	for _, s := range m.shelf(store.Parked) {
+		consumer, _, _ := strings.Cut(s.Consumer, "-")
+		if !m.ledger.knows(s.Message.ID) {
+			continue // a report of an outage
+		}
+		q := store.ShelfQuery{Consumer: s.Consumer, IDs: []string{s.Message.ID}}
+		if failed := m.ledger.failures(s.Message.ID, consumer); failed < m.Attempts {
+			m.Broke(Blame, s.Message.ID, "parked by %s after %d failed attempts of %d: %s", consumer, failed, m.Attempts, s.Reason)
+		}
+		var err error
+		if m.failsAt(consumer, s.Message.ID) == forEver {
+			m.ledger.discard(s.Message.ID, consumer)
+			_, err = admin.Discard(context.Background(), q, by)
+		} else {
+			_, err = admin.Replay(context.Background(), q, by)
+		}
+		if err != nil {
+			m.Broke(Drained, s.Message.ID, "a person cannot decide: %v", err)
+		}
+	}
+}
+
+// judgeStuck judges what relays have set aside, and has it published.
+func (m *mail) judgeStuck() {
+	ms, err := m.store.Outgoing(context.Background(), store.OutgoingQuery{State: store.Stuck, Limit: 1000})
+	if err != nil {
+		m.Broke(Drained, "outbox", "cannot be read: %v", err)
+	}
+	for _, s := range ms {
+		if refused := m.ledger.refusals(s.Message.ID); refused < m.Attempts {
+			m.Broke(Blame, s.Message.ID, "stuck after %d refusals of %d: %s", refused, m.Attempts, s.Reason)
+		}
+		q := store.OutgoingQuery{IDs: []string{s.Message.ID}}
+		_, err := outbox.Admin{Store: m.store}.Replay(context.Background(), q, outbox.Decision{By: person, Reason: "the faults are over"})
+		if err != nil {
+			m.Broke(Drained, s.Message.ID, "a person cannot decide: %v", err)
+		}
+	}
+}
+
+// judgeRest judges what is left when all processes have ended.
+func (m *mail) judgeRest() {
+	leases, err := m.store.LeaseLanes(context.Background(), [16]byte{1}, time.Second, nil)
+	if err != nil {
+		m.Broke(NothingLeft, "outbox", "cannot be read: %v", err)
+	}
+	for lane, l := range leases.Lanes {
+		if l.Relay != [16]byte{} && l.Left > 0 {
+			m.Broke(NothingLeft, fmt.Sprint("lane ", lane), "is leased for %v more, and all relays have ended", l.Left)
+		}
+	}
+	for _, k := range m.openKeys() {
+		m.Broke(NothingLeft, k, "and all processes have ended")
+	}
+	time.Sleep(time.Minute) // goroutines that wait for their deadlines
+	if n := runtime.NumGoroutine(); n > m.begun {
+		m.Broke(NothingLeft, "goroutines", "%d more than at the beginning:\n%s", n-m.begun, stacks())
+	}
+}
+
+func stacks() string {
+	buf := make([]byte, 1<<20)
+	return string(buf[:runtime.Stack(buf, true)])
+}

@@ -1,0 +1,315 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/memstore"
+)
+
+// StoreName is the link to the store.
+const StoreName Link = "store"
+
+// Store is the transactional store that the processes of a world share.
+type Store struct {
+	*memstore.Store
+	world *World
+
+	// Committed is called with each transaction that was committed, before anybody
+	// else sees what it wrote. It may be nil.
+	Committed func(*memstore.Tx)
+
+	mu      sync.Mutex
+	present map[[16]byte]bool // relays whose lock is held
+}
+
+// NewStore returns an empty store.
+func NewStore(w *World, o *memstore.Options) *Store {
+	return &Store{Store: memstore.New(o), world: w, present: make(map[[16]byte]bool)}
+}
+
+// Link returns the store as a process sees it.
+func (s *Store) Link(p *Process) *StoreLink { return &StoreLink{shared: s, at: s.Store, p: p} }
+
+// StoreLink is a store behind a boundary. It has what memstore has, and
+// [store.Presence] as well.
+type StoreLink struct {
+	shared *Store
+	at     *memstore.Store
+	p      *Process
+}
+
+var (
+	_ once.TxStore[*memstore.Tx] = (*StoreLink)(nil)
+	_ once.Lister                = (*StoreLink)(nil)
+
+	_ store.Registry                = (*StoreLink)(nil)
+	_ store.RegistryEditor          = (*StoreLink)(nil)
+	_ store.Positions[*memstore.Tx] = (*StoreLink)(nil)
+	_ store.TxShelf[*memstore.Tx]   = (*StoreLink)(nil)
+	_ store.ShelfBatch              = (*StoreLink)(nil)
+	_ store.Outbox[*memstore.Tx]    = (*StoreLink)(nil)
+	_ store.HandOver                = (*StoreLink)(nil)
+	_ store.Bell                    = (*StoreLink)(nil)
+	_ store.Presence                = (*StoreLink)(nil)
+	_ store.Archivable              = (*StoreLink)(nil)
+	_ store.Reopener                = (*StoreLink)(nil)
+)
+
+var storeLinks = []Link{StoreName}
+
+func write(what, about string) Call {
+	return Call{Links: storeLinks, What: what, About: about, Faults: WriteFault}
+}
+
+func read(what, about string) Call {
+	return Call{Links: storeLinks, What: what, About: about, Faults: ReadFault}
+}
+
+// poll is a read that processes make again and again.
+func poll(what, about string) Call {
+	return Call{Links: storeLinks, What: what, About: about, Faults: ReadFault, Quietly: true}
+}
+
+func keyText(k once.Key) string { return k.Operation + "/" + k.ID }
+
+func outgoingText(ms []store.Outgoing) string {
+	ids := make([]string, len(ms))
+	for i, m := range ms {
+		ids[i] = m.Message.ID
+	}
+	return strings.Join(ids, " ")
+}
+
+func shelvedText(ms []store.Shelved) string {
+	texts := make([]string, len(ms))
+	for i, m := range ms {
+		texts[i] = fmt.Sprintf("%s/%s %s", m.Consumer, m.Message.ID, m.State)
+	}
+	return strings.Join(texts, ", ")
+}
+
+func (l *StoreLink) Options() *once.Options { return l.at.Options() }
+
+func (l *StoreLink) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
+	return Cross(ctx, l.p, write("Claim", keyText(r.Key)), func(ctx context.Context) (once.Record, error) { return l.at.Claim(ctx, r) })
+}
+
+func (l *StoreLink) Get(ctx context.Context, k once.Key) (once.Record, error) {
+	return Cross(ctx, l.p, read("Get", keyText(k)), func(ctx context.Context) (once.Record, error) { return l.at.Get(ctx, k) })
+}
+
+func (l *StoreLink) Extend(ctx context.Context, f once.Fence, d time.Duration) error {
+	return Do(ctx, l.p, write("Extend", keyText(f.Key)), func(ctx context.Context) error { return l.at.Extend(ctx, f, d) })
+}
+
+func (l *StoreLink) Settle(ctx context.Context, s once.Settlement) error {
+	about := fmt.Sprintf("%s %s", keyText(s.Key), s.Status)
+	return Do(ctx, l.p, write("Settle", about), func(ctx context.Context) error { return l.at.Settle(ctx, s) })
+}
+
+func (l *StoreLink) Forget(ctx context.Context, limit int) (int, error) {
+	return Cross(ctx, l.p, write("Forget", ""), func(ctx context.Context) (int, error) { return l.at.Forget(ctx, limit) })
+}
+
+func (l *StoreLink) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
+	return Cross(ctx, l.p, poll("List", ""), func(ctx context.Context) (once.RecordPage, error) { return l.at.List(ctx, q) })
+}
+
+func (l *StoreLink) Forgettable(ctx context.Context, limit int) (due []once.Record, more bool, err error) {
+	due, err = Cross(ctx, l.p, poll("Forgettable", ""), func(ctx context.Context) (due []once.Record, err error) {
+		due, more, err = l.at.Forgettable(ctx, limit)
+		return due, err
+	})
+	return due, more && err == nil, err
+}
+
+func (l *StoreLink) ForgetRecords(ctx context.Context, due []once.Record) (int, error) {
+	due = slices.Clone(due)
+	return Cross(ctx, l.p, write("ForgetRecords", ""), func(ctx context.Context) (int, error) { return l.at.ForgetRecords(ctx, due) })
+}
+
+func (l *StoreLink) Reopen(ctx context.Context, f once.Fence, keepKey time.Duration, reason string) error {
+	return Do(ctx, l.p, write("Reopen", keyText(f.Key)), func(ctx context.Context) error { return l.at.Reopen(ctx, f, keepKey, reason) })
+}
+
+func (l *StoreLink) Register(ctx context.Context, c store.Consumer) (store.Consumer, error) {
+	return Cross(ctx, l.p, write("Register", c.Name), func(ctx context.Context) (store.Consumer, error) { return l.at.Register(ctx, c) })
+}
+
+func (l *StoreLink) Consumers(ctx context.Context) ([]store.Consumer, error) {
+	return Cross(ctx, l.p, poll("Consumers", ""), l.at.Consumers)
+}
+
+func (l *StoreLink) RenameConsumer(ctx context.Context, from, to string) error {
+	return Do(ctx, l.p, write("RenameConsumer", from+" "+to), func(ctx context.Context) error { return l.at.RenameConsumer(ctx, from, to) })
+}
+
+func (l *StoreLink) RetireConsumer(ctx context.Context, r store.Retirement) error {
+	return Do(ctx, l.p, write("RetireConsumer", r.Name), func(ctx context.Context) error { return l.at.RetireConsumer(ctx, r) })
+}
+
+func (l *StoreLink) Shelve(ctx context.Context, ms []store.Shelved) error {
+	ms = slices.Clone(ms)
+	return Do(ctx, l.p, write("Shelve", shelvedText(ms)), func(ctx context.Context) error { return l.at.Shelve(ctx, ms) })
+}
+
+func (l *StoreLink) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
+	return Cross(ctx, l.p, poll("Shelved", q.Consumer), func(ctx context.Context) ([]store.Shelved, error) { return l.at.Shelved(ctx, q) })
+}
+
+func (l *StoreLink) Change(ctx context.Context, m store.Shelved) error {
+	c := write("Change", shelvedText([]store.Shelved{m}))
+	return Do(ctx, l.p, c, func(ctx context.Context) error { return l.at.Change(ctx, m) })
+}
+
+func (l *StoreLink) ChangeMany(ctx context.Context, ms []store.Shelved) ([]bool, error) {
+	ms = slices.Clone(ms)
+	return Cross(ctx, l.p, write("ChangeMany", shelvedText(ms)), func(ctx context.Context) ([]bool, error) { return l.at.ChangeMany(ctx, ms) })
+}
+
+func (l *StoreLink) ForgetShelved(ctx context.Context, keep time.Duration, limit int) (int, error) {
+	return Cross(ctx, l.p, write("ForgetShelved", ""), func(ctx context.Context) (int, error) { return l.at.ForgetShelved(ctx, keep, limit) })
+}
+
+func (l *StoreLink) ShelveTx(ctx context.Context, tx *memstore.Tx, ms []store.Shelved) error {
+	return Do(ctx, l.p, read("ShelveTx", shelvedText(ms)), func(ctx context.Context) error { return l.at.ShelveTx(ctx, tx, ms) })
+}
+
+func (l *StoreLink) BlockedTx(ctx context.Context, tx *memstore.Tx, consumer string, keys []string, parkedToo bool) ([]string, error) {
+	return Cross(ctx, l.p, read("BlockedTx", consumer), func(ctx context.Context) ([]string, error) {
+		return l.at.BlockedTx(ctx, tx, consumer, keys, parkedToo)
+	})
+}
+
+func (l *StoreLink) ChangeTx(ctx context.Context, tx *memstore.Tx, m store.Shelved) error {
+	c := read("ChangeTx", shelvedText([]store.Shelved{m}))
+	return Do(ctx, l.p, c, func(ctx context.Context) error { return l.at.ChangeTx(ctx, tx, m) })
+}
+
+func (l *StoreLink) ClaimTx(ctx context.Context, tx *memstore.Tx, rs []once.ClaimRequest) ([]once.Record, error) {
+	return Cross(ctx, l.p, read("ClaimTx", claimsText(rs)), func(ctx context.Context) ([]once.Record, error) { return l.at.ClaimTx(ctx, tx, rs) })
+}
+
+func (l *StoreLink) SettleTx(ctx context.Context, tx *memstore.Tx, sets []once.Settlement) error {
+	return Do(ctx, l.p, read("SettleTx", ""), func(ctx context.Context) error { return l.at.SettleTx(ctx, tx, sets) })
+}
+
+func (l *StoreLink) PutTx(ctx context.Context, tx *memstore.Tx, ms []store.Outgoing) error {
+	return Do(ctx, l.p, read("PutTx", outgoingText(ms)), func(ctx context.Context) error { return l.at.PutTx(ctx, tx, ms) })
+}
+
+func (l *StoreLink) OpenPosition(ctx context.Context, consumer, partition string) (store.Position, error) {
+	return Cross(ctx, l.p, write("OpenPosition", consumer+" "+partition), func(ctx context.Context) (store.Position, error) {
+		return l.at.OpenPosition(ctx, consumer, partition)
+	})
+}
+
+func (l *StoreLink) SetPosition(ctx context.Context, to store.Position) error {
+	return Do(ctx, l.p, write("SetPosition", to.Consumer), func(ctx context.Context) error { return l.at.SetPosition(ctx, to) })
+}
+
+func (l *StoreLink) Positions(ctx context.Context, consumer string) ([]store.Position, error) {
+	return Cross(ctx, l.p, poll("Positions", consumer), func(ctx context.Context) ([]store.Position, error) { return l.at.Positions(ctx, consumer) })
+}
+
+func (l *StoreLink) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
+	return Cross(ctx, l.p, poll("Outgoing", q.State.String()), func(ctx context.Context) ([]store.Outgoing, error) { return l.at.Outgoing(ctx, q) })
+}
+
+func (l *StoreLink) DecidedOutgoing(ctx context.Context, onlyStuck bool) ([]store.Outgoing, error) {
+	return Cross(ctx, l.p, poll("DecidedOutgoing", ""), func(ctx context.Context) ([]store.Outgoing, error) {
+		return l.at.DecidedOutgoing(ctx, onlyStuck)
+	})
+}
+
+func (l *StoreLink) MoveOutgoing(ctx context.Context, me [16]byte, ms []store.Outgoing, to store.OutgoingState) (int, error) {
+	ms = slices.Clone(ms)
+	return Cross(ctx, l.p, write("Move", outgoingText(ms)+" "+to.String()), func(ctx context.Context) (int, error) {
+		return l.at.MoveOutgoing(ctx, me, ms, to)
+	})
+}
+
+func (l *StoreLink) RemoveOutgoing(ctx context.Context, me [16]byte, ms []store.Outgoing) (int, error) {
+	ms = slices.Clone(ms)
+	return Cross(ctx, l.p, write("Remove", outgoingText(ms)), func(ctx context.Context) (int, error) { return l.at.RemoveOutgoing(ctx, me, ms) })
+}
+
+func (l *StoreLink) Sent(ctx context.Context, me [16]byte, ms []store.Outgoing, then store.Ending) (int, error) {
+	ms = slices.Clone(ms)
+	return Cross(ctx, l.p, write("Sent", outgoingText(ms)), func(ctx context.Context) (int, error) { return l.at.Sent(ctx, me, ms, then) })
+}
+
+func (l *StoreLink) HandOver(ctx context.Context, me [16]byte, ms []store.Outgoing, rows [][]store.Shelved, then store.Ending) ([]bool, error) {
+	ms, rows = slices.Clone(ms), slices.Clone(rows)
+	return Cross(ctx, l.p, write("HandOver", outgoingText(ms)), func(ctx context.Context) ([]bool, error) {
+		return l.at.HandOver(ctx, me, ms, rows, then)
+	})
+}
+
+func (l *StoreLink) WakeDelayed(ctx context.Context, me [16]byte, to store.OutgoingState, limit int) (woken int, next time.Duration, err error) {
+	type reply struct {
+		woken int
+		next  time.Duration
+	}
+	r, err := Cross(ctx, l.p, poll("WakeDelayed", ""), func(ctx context.Context) (r reply, err error) {
+		r.woken, r.next, err = l.at.WakeDelayed(ctx, me, to, limit)
+		return r, err
+	})
+	return r.woken, r.next, err
+}
+
+func (l *StoreLink) ForgetOutgoing(ctx context.Context, keep time.Duration, limit int) (int, error) {
+	return Cross(ctx, l.p, write("ForgetOutgoing", ""), func(ctx context.Context) (int, error) { return l.at.ForgetOutgoing(ctx, keep, limit) })
+}
+
+func (l *StoreLink) OutboxDepth(ctx context.Context, count int) ([]store.Depth, error) {
+	return Cross(ctx, l.p, poll("OutboxDepth", ""), func(ctx context.Context) ([]store.Depth, error) { return l.at.OutboxDepth(ctx, count) })
+}
+
+func (l *StoreLink) LeaseLanes(ctx context.Context, me [16]byte, ttl time.Duration, lanes []int) (store.Leases, error) {
+	lanes = slices.Clone(lanes)
+	c := write("LeaseLanes", "")
+	c.Quietly = true
+	return Cross(ctx, l.p, c, func(ctx context.Context) (store.Leases, error) { return l.at.LeaseLanes(ctx, me, ttl, lanes) })
+}
+
+func (l *StoreLink) ReleaseLanes(ctx context.Context, me [16]byte, lanes []int) error {
+	lanes = slices.Clone(lanes)
+	return Do(ctx, l.p, write("ReleaseLanes", fmt.Sprint(lanes)), func(ctx context.Context) error { return l.at.ReleaseLanes(ctx, me, lanes) })
+}
+
+// HearOutbox begins to listen. Each process hears of a commit in its own time.
+func (l *StoreLink) HearOutbox(ctx context.Context) (store.Ear, error) {
+	c := read("HearOutbox", "")
+	return Cross(ctx, l.p, c, func(ctx context.Context) (store.Ear, error) {
+		e, err := l.at.HearOutbox(ctx)
+		return &ear{e, l.p}, err
+	})
+}
+
+type ear struct {
+	store.Ear
+	p *Process
+}
+
+func (e *ear) Wait(ctx context.Context) error {
+	if err := e.Ear.Wait(ctx); err != nil {
+		return err
+	}
+	d := e.p.World.DrawNth(e.p.Name, "hears of a commit", "")
+	if err := Sleep(ctx, d.Between(100*time.Microsecond, 5*time.Millisecond)); err != nil {
+		return err
+	}
+	e.p.wake()
+	if e.p.World.IsDown(StoreName) {
+		return ErrReset
+	}
+	return nil
+}

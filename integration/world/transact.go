@@ -1,0 +1,137 @@
+package world
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/memstore"
+)
+
+func claimsText(rs []once.ClaimRequest) string {
+	keys := make([]string, len(rs))
+	for i, r := range rs {
+		keys[i] = keyText(r.Key)
+	}
+	return strings.Join(keys, " ")
+}
+
+// Transact begins a transaction over the boundary, and commits it over the
+// boundary. COMMIT may be lost on its way, or its reply, or it arrives late: the
+// transaction is open until then, and holds what it has written.
+func (l *StoreLink) Transact(ctx context.Context, rs []once.ClaimRequest,
+	body func(*memstore.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+
+	about := claimsText(rs)
+	if err := l.begin(ctx, about); err != nil {
+		return nil, err
+	}
+	c := l.commit(ctx, about)
+	return c.run(func(ctx context.Context) ([]once.Record, error) {
+		return l.at.Transact(ctx, rs, func(tx *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
+			sets, err := body(tx, recs)
+			if err != nil {
+				return nil, err
+			}
+			return sets, c.arrives(tx)
+		})
+	})
+}
+
+// TransactAt is Transact for a position.
+func (l *StoreLink) TransactAt(ctx context.Context, from, to store.Position, body func(*memstore.Tx) error) error {
+	about := from.Consumer + " " + from.Partition
+	if err := l.begin(ctx, about); err != nil {
+		return err
+	}
+	c := l.commit(ctx, about)
+	_, err := c.run(func(ctx context.Context) ([]once.Record, error) {
+		return nil, l.at.TransactAt(ctx, from, to, func(tx *memstore.Tx) error {
+			if err := body(tx); err != nil {
+				return err
+			}
+			return c.arrives(tx)
+		})
+	})
+	return err
+}
+
+func (l *StoreLink) begin(ctx context.Context, about string) error {
+	return Do(ctx, l.p, read("Begin", about), func(context.Context) error { return nil })
+}
+
+// committing is the COMMIT of a transaction.
+type committing struct {
+	*crossing
+	ctx     context.Context
+	store   *Store
+	tx      *memstore.Tx // once COMMIT has arrived
+	answers chan answer
+}
+
+type answer struct {
+	recs []once.Record
+	err  error
+}
+
+func (l *StoreLink) commit(ctx context.Context, about string) *committing {
+	c := Call{Links: storeLinks, What: "Commit", About: about, Faults: WriteFault, Unknown: once.ErrOutcomeUnknown}
+	return &committing{crossing: l.p.depart(c), ctx: ctx, store: l.shared, answers: make(chan answer, 2)}
+}
+
+// run runs the transaction. If COMMIT is late, the caller has its answer before
+// the transaction has ended.
+func (c *committing) run(transact func(context.Context) ([]once.Record, error)) ([]once.Record, error) {
+	if c.fault == Late {
+		c.from.World.lateOnes.Go(func() { c.end(transact) })
+	} else {
+		c.end(transact)
+	}
+	a := <-c.answers
+	time.Sleep(c.back)
+	c.from.wake()
+	if c.from.IsDead() {
+		return nil, ErrDead
+	}
+	return a.recs, a.err
+}
+
+func (c *committing) end(transact func(context.Context) ([]once.Record, error)) {
+	recs, err := transact(context.WithoutCancel(c.ctx))
+	if c.tx == nil { // it never came to COMMIT
+		c.answers <- answer{recs, err}
+		return
+	}
+	c.told(err)
+	if err == nil && c.store.Committed != nil {
+		c.store.Committed(c.tx)
+	}
+	if err == nil && c.fault == After {
+		recs, err = nil, once.ErrOutcomeUnknown
+	}
+	c.answers <- answer{recs, err}
+}
+
+// arrives is the way of COMMIT to the server. It returns why the server does not
+// commit.
+func (c *committing) arrives(tx *memstore.Tx) error {
+	c.tx = tx
+	c.from.wake()
+	time.Sleep(c.there)
+	w := c.from.World
+	switch {
+	case c.from.IsDead() && !c.crossing.arrives, w.IsDown(StoreName), c.fault == Before:
+		return ErrReset
+	case c.fault == Hang:
+		return c.hangs(c.ctx)
+	case c.fault == Late:
+		c.answers <- answer{nil, c.hangs(c.ctx)}
+		time.Sleep(c.long)
+		if w.IsDown(StoreName) {
+			return ErrReset
+		}
+	}
+	return nil
+}

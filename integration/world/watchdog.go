@@ -1,0 +1,45 @@
+package world
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// watchdog watches in real time. A world that makes no progress is stalled: a
+// goroutine waits for something that fake time does not bring, such as a mutex, or
+// never waits.
+type watchdog struct {
+	progress *atomic.Int64
+	patience time.Duration
+	stalled  func(report string)
+	stop     chan struct{}
+}
+
+// watch begins to watch, outside of any bubble.
+func watch(progress *atomic.Int64, patience time.Duration, stalled func(report string)) *watchdog {
+	d := &watchdog{progress: progress, patience: patience, stalled: stalled, stop: make(chan struct{})}
+	go d.run()
+	return d
+}
+
+func (d *watchdog) run() {
+	tick := time.NewTicker(d.patience / 4)
+	defer tick.Stop()
+	seen, since := d.progress.Load(), time.Now()
+	for {
+		select {
+		case <-d.stop:
+			return
+		case <-tick.C:
+		}
+		if now := d.progress.Load(); now != seen {
+			seen, since = now, time.Now()
+		} else if time.Since(since) > d.patience {
+			d.stalled(fmt.Sprintf("the world has made no progress for %v of real time, after %d steps:\n%s", d.patience, seen, stacks()))
+			return
+		}
+	}
+}
+
+func (d *watchdog) end() { close(d.stop) }

@@ -1,0 +1,269 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Settings are what a world may do. The zero value does no harm.
+type Settings struct {
+	Seed    Seed
+	Length  time.Duration // of the time in which faults happen
+	Chances Chances
+	Deaths  int           // of each process
+	Stalls  int           // of each process
+	Stall   time.Duration // the longest
+	Outages []Outage
+
+	Loud bool // the history has all calls, also those that look for work
+
+	// Only lists the faults that may happen, by ID. Nil allows all. What is not in it
+	// does not happen, and neither does anything that would happen instead.
+	Only map[string]bool
+}
+
+// Link is what a process calls: "store", "broker", "downstream", or a part of
+// one, such as "topic a".
+type Link string
+
+// Outage takes a link down, Times times, each time for up to Longest.
+type Outage struct {
+	Link    Link
+	Times   int
+	Longest time.Duration
+}
+
+// World is one run.
+type World struct {
+	Settings
+	begin    time.Time
+	progress *atomic.Int64 // of the watchdog
+
+	mu      sync.Mutex
+	numbers map[call]int
+	traits  map[string]bool
+	calm    bool
+	down    map[Link]int
+	heard   []func(Link, bool) // told when a link goes down or comes back
+	parts   []<-chan struct{}  // end with the processes
+	result  Result
+
+	running  context.Context // ends when processes are to end
+	end      context.CancelFunc
+	ended    atomic.Bool
+	lateOnes sync.WaitGroup
+}
+
+// Result is what a run has left.
+type Result struct {
+	History []Line
+	Faults  []Fault
+	Broken  []Break
+	Calls   int           // over boundaries
+	Lasted  time.Duration // in the world
+}
+
+// Laws returns the laws that were broken, each once.
+func (r *Result) Laws() (all []Law) {
+	for _, b := range r.Broken {
+		if !slices.Contains(all, b.Law) {
+			all = append(all, b.Law)
+		}
+	}
+	return all
+}
+
+// call is a kind of call, whose occurrences are numbered.
+type call struct{ who, what, about string }
+
+// New returns a world that begins now. It is called within a bubble of
+// testing/synctest, with crypto/rand seeded.
+func New(s Settings) *World {
+	w := &World{Settings: s, begin: time.Now(), progress: new(atomic.Int64), numbers: make(map[call]int), traits: make(map[string]bool), down: make(map[Link]int)}
+	w.running, w.end = context.WithCancel(context.Background())
+	return w
+}
+
+// Now returns the time since the world began.
+func (w *World) Now() time.Duration { return time.Since(w.begin) }
+
+// Number returns how often it was called with these arguments, from 1 on.
+func (w *World) Number(who, what, about string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := call{who, what, about}
+	w.numbers[c]++
+	return w.numbers[c]
+}
+
+// DrawNth returns the chance of the next decision of this kind.
+func (w *World) DrawNth(who, what, about string) Draw {
+	return w.Seed.Draw(who, what, about).nth(w.Number(who, what, about))
+}
+
+// Tell adds a line to the history.
+func (w *World) Tell(l Line) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tell(l)
+}
+
+func (w *World) tell(l Line) {
+	w.progress.Add(1)
+	if w.running.Err() != nil && !l.isLaw {
+		return // what happens while processes end is no part of the history
+	}
+	l.At = w.Now()
+	w.result.History = append(w.result.History, l)
+}
+
+// Happens reports whether a fault may happen, and records that it does.
+func (w *World) Happens(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.calm || w.Only != nil && !w.Only[id] {
+		return false
+	}
+	w.result.Faults = append(w.result.Faults, Fault{id, w.Now()})
+	return true
+}
+
+// Trait reports whether something has a property that makes trouble, with a
+// probability, and returns the chance of how much. It has it for ever.
+func (w *World) Trait(id string, p float64) (Draw, bool) {
+	d := w.Seed.Draw(id)
+	has := d.Chance(p) && (w.Only == nil || w.Only[id])
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if has && !w.traits[id] {
+		w.traits[id] = true
+		w.result.Faults = append(w.result.Faults, Fault{id, w.Now()})
+	}
+	return d, has
+}
+
+// Broke records that a law was broken.
+func (w *World) Broke(law Law, about, format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b := Break{law, about, fmt.Sprintf(format, args...), w.Now()}
+	w.result.Broken = append(w.result.Broken, b)
+	w.tell(Line{What: "LAW " + string(law), About: about, Note: b.Note, isLaw: true})
+}
+
+// Calm ends all faults. Those that have begun, such as late calls, may still have
+// their effects.
+func (w *World) Calm() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calm = true
+	for link := range w.down {
+		if w.down[link] > 0 {
+			w.down[link] = 0
+			w.hear(link, false)
+		}
+	}
+	w.tell(Line{What: "CALM"})
+}
+
+// hear is called with the lock held.
+func (w *World) hear(link Link, down bool) {
+	for _, f := range w.heard {
+		f(link, down)
+	}
+}
+
+// OnOutage has f called whenever a link goes down or comes back. It does not call
+// the world.
+func (w *World) OnOutage(f func(link Link, down bool)) { w.heard = append(w.heard, f) }
+
+// IsDown reports whether any of the links is down.
+func (w *World) IsDown(links ...Link) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range links {
+		if w.down[l] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// AnyDown reports whether any link at all is down.
+func (w *World) AnyDown() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.down {
+		if n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *World) setDown(link Link, by int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	was := w.down[link] > 0
+	w.down[link] = max(w.down[link]+by, 0)
+	is := w.down[link] > 0
+	if was == is {
+		return
+	}
+	what := "BACK"
+	if is {
+		what = "DOWN"
+	}
+	w.tell(Line{What: what, About: string(link)})
+	w.hear(link, is)
+}
+
+// BeginOutages lets the outages of the settings happen.
+func (w *World) BeginOutages() {
+	for _, o := range w.Outages {
+		for n := range o.Times {
+			go w.outage(o, n)
+		}
+	}
+}
+
+func (w *World) outage(o Outage, n int) {
+	id := fmt.Sprintf("outage of %s %d", o.Link, n+1)
+	d := w.Seed.Draw(id)
+	at, lasts := d.Between(time.Second, w.Length), d.Between(time.Second, o.Longest)
+	if Sleep(w.running, at) != nil || !w.Happens(id) {
+		return
+	}
+	w.setDown(o.Link, 1)
+	_ = Sleep(w.running, lasts)
+	w.setDown(o.Link, -1)
+}
+
+// Sleep waits for a while, or returns the error of ctx when it ends.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// End ends all processes, waits for them and for late calls, and returns the
+// result.
+func (w *World) End() *Result {
+	w.end()
+	for _, ended := range w.parts {
+		<-ended
+	}
+	w.lateOnes.Wait()
+	w.ended.Store(true)
+	w.result.Lasted = w.Now()
+	return &w.result
+}
