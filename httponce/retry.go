@@ -4,11 +4,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"math"
-	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/effectively-once/once/internal/chance"
 )
 
 const (
@@ -62,7 +63,7 @@ func retryAfter(h http.Header, now time.Time) (after time.Duration, told bool) {
 // jitter returns the random part of the pause after an attempt. Clients that
 // failed together do not retry together.
 func jitter(attempt int) time.Duration {
-	return rand.N(min(firstPause<<min(attempt-1, 10), longestPause))
+	return chance.N(min(firstPause<<min(attempt-1, 10), longestPause))
 }
 
 // allowance is the retries that the requests of a Transport share. The zero

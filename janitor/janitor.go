@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/chance"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/observe"
 	"github.com/effectively-once/once/store"
@@ -278,5 +278,5 @@ const longestRest = float64(24 * time.Hour)
 // spread out.
 func (r *run) rest(worked time.Duration) time.Duration {
 	least := time.Duration(min(float64(worked)/r.Share-float64(worked), longestRest))
-	return least + rand.N(least/2+1)
+	return least + chance.N(least/2+1)
 }

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/effectively-once/once/internal/chance"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/turn"
 	"github.com/effectively-once/once/store"
@@ -54,7 +54,7 @@ func (l *lanes) renew(ctx, working context.Context) {
 		} else if !enough {
 			wait = l.Lease / 20
 		}
-		timer := time.NewTimer(wait/2 + rand.N(wait/2+1))
+		timer := time.NewTimer(wait/2 + chance.N(wait/2+1))
 		select {
 		case <-l.over:
 			timer.Stop()
@@ -88,7 +88,7 @@ func (l *lanes) ask(ctx context.Context, more bool) (enough bool, err error) {
 	l.waits.see(l.env, leases, have < share)
 	l.markSurplus(share)
 	if wanted := min(share-have, len(free)); more && wanted > 0 {
-		rand.Shuffle(len(free), func(i, k int) { free[i], free[k] = free[k], free[i] }) // so that relays do not ask for the same lanes
+		chance.Shuffle(len(free), func(i, k int) { free[i], free[k] = free[k], free[i] }) // so that relays do not ask for the same lanes
 		if _, err = l.lease(ctx, append(l.held(), free[:wanted]...)); err != nil && !errors.Is(err, errAbsent) {
 			return false, err
 		}

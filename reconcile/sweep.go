@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/chance"
 	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/logs"
 )
@@ -57,7 +57,7 @@ func (r *run) find(ctx context.Context, all bool) (due map[*worker][]once.Record
 		case !all && r.isDue(&rec):
 			if seen[w]++; seen[w] <= maxDue {
 				due[w] = append(due[w], rec)
-			} else if i := rand.N(seen[w]); i < maxDue { // the end of a long list has the same chance as its beginning
+			} else if i := chance.N(seen[w]); i < maxDue { // the end of a long list has the same chance as its beginning
 				due[w][i] = rec
 			}
 		}
@@ -128,7 +128,7 @@ func (r *run) tell(ctx context.Context, op string) {
 // isDue chooses at random, so that nothing has to be remembered about records.
 func (r *run) isDue(rec *once.Record) bool {
 	span := since(rec) / patience
-	return span <= r.Every || rand.N(span) < r.Every
+	return span <= r.Every || chance.N(span) < r.Every
 }
 
 // worker handles the records of one operation.

@@ -3,6 +3,22 @@ package seedbugs
 // rootBugs are in the engine above the stores.
 var rootBugs = []Bug{
 	{
+		Name: "low-numbers-are-preferred",
+		Why:  "of a long list, what stands at its beginning is chosen more often",
+		File: "internal/chance/chance.go",
+		Old:  "if drawn-rest <= -limit {",
+		New:  "if drawn >= rest {",
+		Test: Test{"./internal/chance", "^TestLowNumbersAreNotPreferred$"},
+	},
+	{
+		Name: "shuffled-elements-never-stay",
+		Why:  "relays and janitors begin in few of the possible orders, and meet more often",
+		File: "internal/chance/chance.go",
+		Old:  "swap(i, N(i+1))",
+		New:  "swap(i, N(i))",
+		Test: Test{"./internal/chance", "^TestPermHasEachNumberOnceInAnyOrder$"},
+	},
+	{
 		Name: "extensions-take-no-turns",
 		Why:  "a store that is too slow for all leases keeps hardly any, because every call waits until it is too late",
 		File: "internal/lease/queue.go",

@@ -4,8 +4,9 @@ package backoff
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
+
+	"github.com/effectively-once/once/internal/chance"
 )
 
 // Backoff is a series of waits. It is not safe for concurrent use.
@@ -23,7 +24,7 @@ func (b *Backoff) Next() time.Duration {
 	}
 	span := min(b.next, b.Limit)
 	b.next = min(span*2, b.Limit)
-	return span/2 + rand.N(span/2+1)
+	return span/2 + chance.N(span/2+1)
 }
 
 // Sleep waits for d. If ctx ends first, it returns the error of ctx.

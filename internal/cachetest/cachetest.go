@@ -6,10 +6,11 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/effectively-once/once/internal/chance"
 )
 
 // Cache is what tiered.Cache is.
@@ -136,13 +137,13 @@ func (u *Unreliable) Get(ctx context.Context, keys ...string) ([][]byte, error) 
 		if len(u.seen) < 100 && v != nil {
 			u.seen = append(u.seen, bytes.Clone(v))
 		}
-		switch n := rand.N(16); {
+		switch n := chance.N(16); {
 		case n == 0:
 			values[i] = nil
 		case n == 1 && len(v) > 0:
-			v[rand.N(len(v))] ^= 1 << rand.N(8)
+			v[chance.N(len(v))] ^= 1 << chance.N(8)
 		case n == 2 && len(v) > 0:
-			values[i] = v[:rand.N(len(v))]
+			values[i] = v[:chance.N(len(v))]
 		case n == 3 && len(u.seen) > 0: // of another key, or an older one
 			values[i] = u.other(v)
 		case n == 4:
@@ -156,7 +157,7 @@ func (u *Unreliable) Get(ctx context.Context, keys ...string) ([][]byte, error) 
 // is not noticed after a Reopen.
 func (u *Unreliable) other(v []byte) []byte {
 	for range u.seen {
-		if w := u.seen[rand.N(len(u.seen))]; !bytes.Equal(v, w) && len(v) > 1 {
+		if w := u.seen[chance.N(len(u.seen))]; !bytes.Equal(v, w) && len(v) > 1 {
 			return bytes.Clone(w)
 		}
 	}
@@ -165,11 +166,11 @@ func (u *Unreliable) other(v []byte) []byte {
 
 // Add misbehaves at random.
 func (u *Unreliable) Add(ctx context.Context, values map[string][]byte, keep time.Duration) error {
-	if err := u.trouble(ctx); err != nil || rand.N(8) == 0 {
+	if err := u.trouble(ctx); err != nil || chance.N(8) == 0 {
 		return err
 	}
-	some := slices.Sorted(maps.Keys(values))[rand.N(len(values))]
-	if rand.N(4) == 0 {
+	some := slices.Sorted(maps.Keys(values))[chance.N(len(values))]
+	if chance.N(4) == 0 {
 		values = map[string][]byte{some: values[some]}
 	}
 	return u.Cache.Add(ctx, values, keep)
@@ -179,7 +180,7 @@ func (u *Unreliable) Add(ctx context.Context, values map[string][]byte, keep tim
 func (u *Unreliable) Set(ctx context.Context, key string, value []byte, keep time.Duration) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	n := rand.N(4)
+	n := chance.N(4)
 	if u.failed++; u.failed > 3 || n > 1 {
 		u.failed = 0
 		return u.Cache.Set(ctx, key, value, keep)
@@ -191,7 +192,7 @@ func (u *Unreliable) Set(ctx context.Context, key string, value []byte, keep tim
 }
 
 func (u *Unreliable) trouble(ctx context.Context) error {
-	switch rand.N(64) {
+	switch chance.N(64) {
 	case 0:
 		return ErrDown
 	case 1:

@@ -5,10 +5,10 @@ package lease
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"time"
 
+	"github.com/effectively-once/once/internal/chance"
 	"github.com/effectively-once/once/internal/lazyctx"
 )
 
@@ -57,7 +57,7 @@ func Keep(ctx context.Context, q *Queue, h Holder, length time.Duration, begun t
 func (k *Kept) pause() time.Duration {
 	pause := k.length / 3
 	if k.queue.crowded() {
-		pause -= rand.N(k.length/12 + 1)
+		pause -= chance.N(k.length/12 + 1)
 	}
 	return pause
 }

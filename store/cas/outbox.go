@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/chance"
 	"github.com/effectively-once/once/store"
 )
 
@@ -211,7 +211,7 @@ const (
 func (s *sequence) next(now Now, after int64) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = max((int64(now.Changed())-seqEpoch)<<seqBits, s.last+1, after+1) + rand.Int64N(1<<seqBits)
+	s.last = max((int64(now.Changed())-seqEpoch)<<seqBits, s.last+1, after+1) + chance.N[int64](1<<seqBits)
 	return s.last
 }
 
@@ -751,7 +751,7 @@ func (p *Publishing[Tx]) ForgetOutgoing(ctx context.Context, keep time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	for _, lane := range rand.Perm(store.Lanes) {
+	for _, lane := range chance.Perm(store.Lanes) {
 		n, err := p.forgetIn(ctx, lane, keep, limit-forgotten, now)
 		if forgotten += n; err != nil || forgotten == limit {
 			return forgotten, err

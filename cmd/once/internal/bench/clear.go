@@ -5,12 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/internal/chance"
 )
 
 const scratch = "bench" // name of the table after the prefix
@@ -69,7 +70,7 @@ func insertRow(t *target.Target) target.Statement {
 // insertKey inserts a key at random, as a guard that is written by hand does.
 // Keys are less than 0, and the rows of insertRow are numbered from 1.
 func insertKey(t *target.Target) target.Statement {
-	key := -1 - rand.Int64()
+	key := -1 - chance.N[int64](math.MaxInt64)
 	switch t.Engine {
 	case target.PostgreSQL:
 		return target.Statement{SQL: "INSERT INTO " + Scratch(t) + " (once_bench_row, body) OVERRIDING SYSTEM VALUE VALUES ($1, $2) ON CONFLICT DO NOTHING",
