@@ -9,120 +9,23 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/memcas"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/cas"
 	"github.com/effectively-once/once/store/storetest"
 )
 
 // table is an engine in memory, with the rows of its users beside those of keys.
-type table struct {
-	docs     map[cas.DocName]cas.Doc
-	mu       sync.Mutex
-	versions int
-	rows     map[[16]byte]cas.Stored
-	effects  map[string]int
-	silent   bool // a refused Put does not tell what is stored
-}
+type table struct{ *memcas.Table }
 
-func newTable() *table {
-	return &table{rows: make(map[[16]byte]cas.Stored), effects: make(map[string]int)}
-}
+type batch = memcas.Batch
 
-func (t *table) Load(ctx context.Context, k once.Key) (cas.Stored, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.rows[k.UUID()], ctx.Err()
-}
-
-func (t *table) Put(ctx context.Context, row cas.Row, over string) (cas.Stored, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return cas.Stored{}, err
-	}
-	if is := t.rows[row.Key.UUID()]; is.Version != over {
-		if t.silent {
-			is = cas.Stored{}
-		}
-		return is, cas.ErrStale
-	}
-	return t.put(row), nil
-}
-
-func (t *table) put(row cas.Row) cas.Stored {
-	t.versions++
-	is := cas.Stored{Row: row, Version: strconv.Itoa(t.versions)}
-	t.rows[row.Key.UUID()] = is
-	return is
-}
-
-// Now is the wall clock, which nobody sets during a test.
-func (*table) Now(context.Context) (cas.Now, error) {
-	now := cas.Instant(time.Now().UnixMicro())
-	return cas.Exactly(now), nil
-}
-
-// batch collects writes.
-type batch struct {
-	table   *table
-	changes cas.Changes
-	effects []string
-	ended   bool
-}
-
-func (t *table) Begin() *batch { return &batch{table: t} }
-
-func (t *table) Changes(tx *batch) (*cas.Changes, error) {
-	if tx.ended || tx.table != t {
-		return nil, fmt.Errorf("%w: the transaction has ended", once.ErrInvalid)
-	}
-	return &tx.changes, nil
-}
-
-func (t *table) Commit(_ context.Context, tx *batch) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	tx.ended = true
-	for _, c := range tx.changes.All() {
-		if t.rows[c.Is.Key.UUID()].Version != c.Was.Version {
-			return once.ErrConflict
-		}
-	}
-	for _, c := range tx.changes.Docs() {
-		if t.docs[c.DocName].Version != c.Over {
-			return once.ErrConflict
-		}
-	}
-	for _, c := range tx.changes.Docs() {
-		if t.versions++; t.docs == nil {
-			t.docs = make(map[cas.DocName]cas.Doc)
-		}
-		if t.docs[c.DocName] = (cas.Doc{Text: c.Is, Version: strconv.Itoa(t.versions)}); c.Is == nil {
-			delete(t.docs, c.DocName)
-		}
-	}
-	for _, c := range tx.changes.All() {
-		t.put(c.Is)
-	}
-	for _, name := range tx.effects {
-		t.effects[name]++
-	}
-	return nil
-}
-
-func (*table) Rollback(tx *batch) { tx.ended = true }
-
-func (t *table) LoadDoc(ctx context.Context, at cas.DocName) (cas.Doc, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.docs[at], ctx.Err()
-}
+func newTable() *table { return &table{memcas.New()} }
 
 // desk is a shop with the capabilities for consumers.
 type desk struct{ cas.Consuming[*batch] }
@@ -233,7 +136,7 @@ func TestAnEarlierBuildMayWriteTheList(t *testing.T) {
 		State        store.ShelfState
 		Due, Updated cas.Instant
 	}
-	list := at.docs[listOfC]
+	list := at.Docs[listOfC]
 	if err := json.Unmarshal(list.Text, &known); err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +144,7 @@ func TestAnEarlierBuildMayWriteTheList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at.docs[listOfC] = cas.Doc{Text: text, Version: list.Version}
+	at.Docs[listOfC] = cas.Doc{Text: text, Version: list.Version}
 	for time.Now().UnixMicro() <= int64(known[0].Due) {
 	}
 	ready, err := d.Shelved(t.Context(), store.ShelfQuery{Consumer: "c", Ready: true})
@@ -288,13 +191,13 @@ func harness(t *table, prepare func(*shop)) storetest.TxHarness[*batch] {
 		Commit:   func(ctx context.Context, tx *batch) error { return t.Commit(ctx, tx) },
 		Rollback: func(_ context.Context, tx *batch) error { t.Rollback(tx); return nil },
 		Effect: func(_ context.Context, tx *batch, name string) error {
-			tx.effects = append(tx.effects, name)
+			tx.Effects = append(tx.Effects, name)
 			return nil
 		},
 		Count: func(_ context.Context, name string) (int, error) {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			return t.effects[name], nil
+			t.Mu.Lock()
+			defer t.Mu.Unlock()
+			return t.Effects[name], nil
 		},
 	}
 }
@@ -305,7 +208,7 @@ func TestConformance(t *testing.T) {
 
 func TestConformanceIfRefusalsAreSilent(t *testing.T) {
 	silent := newTable()
-	silent.silent = true
+	silent.Silent = true
 	storetest.RunTx(t, harness(silent, func(*shop) {}))
 }
 
@@ -357,9 +260,9 @@ func TestAFirmTakeoverThatLapsesStaysUnknown(t *testing.T) {
 				t.Errorf("the takeover has attempt %d", recs[0].Attempt)
 			}
 			if ends == "it dies" {
-				is := at.rows[key.UUID()]
+				is := at.Rows[key.UUID()]
 				is.Lease = now
-				at.put(is.Row) // with a new version, so that nothing is rolled back
+				at.Write(is.Row) // with a new version, so that nothing is rolled back
 			}
 			return nil, errors.New("no")
 		})
@@ -386,18 +289,18 @@ func TestAClaimThatIsNotSettledIsCurrentAtTheCommit(t *testing.T) {
 				}
 			}
 			_, err := s.Transact(t.Context(), []once.ClaimRequest{r}, func(tx *batch, _ []once.Record) ([]once.Settlement, error) {
-				tx.effects = append(tx.effects, "row")
+				tx.Effects = append(tx.Effects, "row")
 				if overtaken {
-					is := at.rows[r.Key.UUID()]
+					is := at.Rows[r.Key.UUID()]
 					is.Owner, is.Attempt = [16]byte{2}, 2
-					at.put(is.Row)
+					at.Write(is.Row)
 				}
 				return nil, nil
 			})
-			if overtaken != errors.Is(err, once.ErrConflict) || overtaken == (at.effects["row"] == 1) {
-				t.Errorf("%s, overtaken %t: Transact returned %v with %d effects", name, overtaken, err, at.effects["row"])
+			if overtaken != errors.Is(err, once.ErrConflict) || overtaken == (at.Effects["row"] == 1) {
+				t.Errorf("%s, overtaken %t: Transact returned %v with %d effects", name, overtaken, err, at.Effects["row"])
 			}
-			if is := at.rows[r.Key.UUID()]; !overtaken && (is.Status != once.Running || is.Firm) {
+			if is := at.Rows[r.Key.UUID()]; !overtaken && (is.Status != once.Running || is.Firm) {
 				t.Errorf("%s: the row is %+v", name, is.Row)
 			}
 		}
@@ -439,7 +342,7 @@ func lateCommits(t *testing.T, lost int, fails bool) {
 	s := &shop{cas.Transactions[*batch]{Store: cas.New(l, l, once.Options{}.Ready()), Engine: l}}
 	no, runs := errors.New("out of stock"), 0
 	got, err := once.DoTx(t.Context(), s, pay.For("1"), func(_ context.Context, tx *batch) (string, error) {
-		tx.effects = append(tx.effects, "row")
+		tx.Effects = append(tx.Effects, "row")
 		if runs++; runs > lost {
 			for i, commit := range late {
 				if err := commit(); !errors.Is(err, once.ErrConflict) {
@@ -453,8 +356,8 @@ func lateCommits(t *testing.T, lost int, fails bool) {
 		return fmt.Sprint("run ", runs), nil
 	})
 	switch want := fmt.Sprint("run ", lost+1); {
-	case fails && (!errors.Is(err, no) || l.effects["row"] != 0), !fails && (err != nil || got != want || l.effects["row"] != 1):
-		t.Errorf("after %d lost commits, DoTx returned %q, %v with %d effects", lost, got, err, l.effects["row"])
+	case fails && (!errors.Is(err, no) || l.Effects["row"] != 0), !fails && (err != nil || got != want || l.Effects["row"] != 1):
+		t.Errorf("after %d lost commits, DoTx returned %q, %v with %d effects", lost, got, err, l.Effects["row"])
 	}
 }
 
@@ -471,11 +374,11 @@ func TestALostReplyIsRecognised(t *testing.T) {
 	runs := 0
 	got, err := once.DoTx(t.Context(), s, pay.For("1"), func(_ context.Context, tx *batch) (string, error) {
 		runs++
-		tx.effects = append(tx.effects, "row")
+		tx.Effects = append(tx.Effects, "row")
 		return fmt.Sprint("run ", runs), nil
 	})
-	if err != nil || got != "run 1" || runs != 1 || l.effects["row"] != 1 {
-		t.Errorf("DoTx returned %q, %v after %d runs with %d effects", got, err, runs, l.effects["row"])
+	if err != nil || got != "run 1" || runs != 1 || l.Effects["row"] != 1 {
+		t.Errorf("DoTx returned %q, %v after %d runs with %d effects", got, err, runs, l.Effects["row"])
 	}
 }
 
@@ -595,12 +498,12 @@ func (p *puts) Put(ctx context.Context, row cas.Row, over string) (cas.Stored, e
 func TestClaimsLookFirstWhileManyAreDuplicates(t *testing.T) {
 	for _, silent := range []bool{true, false} {
 		at := newTable()
-		at.silent = silent
+		at.Silent = silent
 		counted := &puts{loads: &loads{lossy: &lossy{table: at}}}
 		s := cas.New(counted, at, once.Options{}.Ready())
 		claim := func(id string) (loads, puts int) {
 			counted.loads.n, counted.n = 0, 0
-			_, err := s.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: pay.For(id).Key(), Owner: [16]byte(fmt.Appendf(nil, "%16d", at.versions))},
+			_, err := s.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: pay.For(id).Key(), Owner: [16]byte(fmt.Appendf(nil, "%16d", at.Versions))},
 				Lease: time.Hour})
 			if err != nil {
 				t.Fatal(err)
@@ -637,7 +540,7 @@ func TestAnExtendedFirmClaimIsKept(t *testing.T) {
 		if err := s.Extend(t.Context(), fence, 3*time.Hour); err != nil {
 			t.Error(err)
 		}
-		is := at.rows[r.Key.UUID()]
+		is := at.Rows[r.Key.UUID()]
 		if ends, expires := is.Expires(); !is.Firm || expires && ends < is.Lease+cas.Instant(59*time.Minute/time.Microsecond) {
 			t.Errorf("it ends at %v, and may be deleted at %v", is.Lease.Time(), ends.Time())
 		}
@@ -663,9 +566,9 @@ func TestSpeculationReturnsTheErrorOfTheWork(t *testing.T) {
 func (*table) PlaceOf(*batch) (string, error) { return "", nil }
 
 func (t *table) Queued(ctx context.Context, prefix, after string, limit int) (page []cas.NamedDoc, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for at, doc := range t.docs {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	for at, doc := range t.Docs {
 		if strings.HasPrefix(at.Name, prefix) && at.Name > after {
 			doc.Text = bytes.Clone(doc.Text)
 			page = append(page, cas.NamedDoc{DocName: at, Doc: doc})
@@ -676,23 +579,23 @@ func (t *table) Queued(ctx context.Context, prefix, after string, limit int) (pa
 }
 
 func (t *table) Move(ctx context.Context, moves []cas.Move) (made []bool, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	for _, m := range moves {
 		to := cas.DocName{Place: m.Place, Name: m.To}
-		is, exists := t.docs[m.DocName]
-		_, taken := t.docs[to]
+		is, exists := t.Docs[m.DocName]
+		_, taken := t.Docs[to]
 		ok := exists && (m.Over == "" || m.Over == is.Version) && (m.To == "" || m.To == m.Name || !taken)
 		if made = append(made, ok); !ok {
 			continue
 		}
-		delete(t.docs, m.DocName)
+		delete(t.Docs, m.DocName)
 		if m.To != "" {
-			t.versions++
-			t.docs[to] = cas.Doc{Text: m.Is, Version: strconv.Itoa(t.versions)}
+			t.Versions++
+			t.Docs[to] = cas.Doc{Text: m.Is, Version: strconv.Itoa(t.Versions)}
 		}
 	}
 	return made, nil

@@ -17,12 +17,12 @@ var errDamage = fmt.Errorf("%w: damaged by a test", once.ErrCorrupt)
 
 // damage changes the document that a function names, of those that have a text.
 func (t *table) damage(is func(name string, text []byte) bool, change func(cas.Doc) cas.Doc) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for at, doc := range t.docs {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	for at, doc := range t.Docs {
 		if is(at.Name, doc.Text) {
 			doc.Version += "+"
-			t.docs[at] = change(doc)
+			t.Docs[at] = change(doc)
 			return nil
 		}
 	}

@@ -192,7 +192,7 @@ func TestAnEarlierVersionOfAMessageThatWasEnded(t *testing.T) {
 		return ms
 	}
 	page = hold(relay, page)
-	for doc, is := range at.docs {
+	for doc, is := range at.Docs {
 		if in(store.Held)(doc) {
 			at.old = append(at.old, cas.NamedDoc{DocName: doc, Doc: is})
 		}
@@ -254,7 +254,7 @@ func TestAMessageWhoseEndIsRepeated(t *testing.T) {
 		p.Queue = lossy
 		put(t, p, at.table, outgoing("1", ""))
 		page, _ := read(t, p, store.OutgoingQuery{})
-		for doc, is := range at.docs {
+		for doc, is := range at.Docs {
 			if in(store.Pending)(doc) {
 				at.old = append(at.old, cas.NamedDoc{DocName: doc, Doc: is})
 			}

@@ -229,9 +229,9 @@ func TestMessagesInTwoPlacesHaveTheSameSeq(t *testing.T) {
 		at := newTable()
 		p := openPress(at).Publishing
 		put(t, p, at, outgoing("1", ""))
-		for doc, is := range at.docs {
+		for doc, is := range at.Docs {
 			twin := cas.Doc{Version: "twin", Text: []byte(strings.Replace(string(is.Text), `"ID":"1"`, `"ID":"2"`, 1))}
-			at.docs = map[cas.DocName]cas.Doc{{Place: "a", Name: doc.Name}: is, {Place: "b", Name: doc.Name}: twin}
+			at.Docs = map[cas.DocName]cas.Doc{{Place: "a", Name: doc.Name}: is, {Place: "b", Name: doc.Name}: twin}
 		}
 		page, err := p.Outgoing(t.Context(), store.OutgoingQuery{})
 		if err != nil || len(page) != 2 || page[0].Seq != page[1].Seq {

@@ -122,7 +122,7 @@ func storm(t *testing.T, seed uint64) {
 			all[p].got, all[p].err = once.DoTx(ctx, shop, op.For("1"), func(_ context.Context, tx *batch) (string, error) {
 				runs++
 				name := fmt.Sprintf("process %d, run %d", p, runs)
-				tx.effects = append(tx.effects, name)
+				tx.Effects = append(tx.Effects, name)
 				time.Sleep(time.Duration(s.n(1500)) * time.Millisecond)
 				switch s.n(6) {
 				case 0:
@@ -150,8 +150,8 @@ func storm(t *testing.T, seed uint64) {
 	if rec.Status == once.Done && !rec.Outcome.Rejected {
 		wanted = 1
 	}
-	if len(s.effects) != wanted || wanted == 1 && s.effects[kept] != 1 {
-		t.Errorf("seed %d: the effects are %v, and the record %v, %s", seed, s.effects, rec.Status, rec.Outcome.Body)
+	if len(s.Effects) != wanted || wanted == 1 && s.Effects[kept] != 1 {
+		t.Errorf("seed %d: the effects are %v, and the record %v, %s", seed, s.Effects, rec.Status, rec.Outcome.Body)
 	}
 	for p, l := range all {
 		own := strings.HasPrefix(kept, fmt.Sprintf("process %d,", p)) && rec.Status == once.Done
