@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -27,6 +28,7 @@ type env struct {
 	lock   *attemptLock
 
 	outages *outages
+	exits   atomic.Bool // a function of the user has ended the goroutine of a session
 
 	// transact runs a transaction that claims and settles keys; nil if mode is
 	// outside.
@@ -67,7 +69,7 @@ func (e *env) newItem(d broker.Delivery) *item {
 		it.counting = countAfter
 	}
 	it.key = once.Key{Operation: e.keys}
-	err := callHandler(func() (err error) {
+	err := e.callNaming(func() (err error) {
 		it.order, it.input = e.OrderBy(d.Message), e.Input(d.Message)
 		it.key.ID, err = e.Key(d.Message)
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/contain"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
 )
@@ -122,7 +123,11 @@ func (r *registration) locate(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
-	facts, err := source.Location(ctx)
+	var facts map[string]string
+	err := contain.Logged(ctx, r.logger, "the Source", func() (err error) {
+		facts, err = source.Location(ctx)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("the broker does not tell where %s is: %w", r.Source.Name(), err)
 	}
@@ -231,7 +236,11 @@ func (r *registration) checkHorizon(ctx context.Context) error {
 	if !ok || !r.keyed {
 		return nil
 	}
-	horizon, err := source.RedeliveryHorizon(ctx)
+	var horizon time.Duration
+	err := contain.Logged(ctx, r.logger, "the Source", func() (err error) {
+		horizon, err = source.RedeliveryHorizon(ctx)
+		return err
+	})
 	switch {
 	case err != nil:
 		r.logger.WarnContext(ctx, "inbox: how long messages can be redelivered could not be read", logs.Spaced(""), "error", err)

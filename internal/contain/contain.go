@@ -1,0 +1,75 @@
+// Package contain calls functions of users. Their panics, and a
+// [runtime.Goexit], end the call and nothing else.
+package contain
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/effectively-once/once/internal/errtree"
+	"github.com/effectively-once/once/internal/logs"
+)
+
+// Error is the error of a function that panicked or ended its goroutine. It
+// wraps nothing: whatever a function panics with, it has not returned it.
+type Error struct {
+	Stack []byte
+
+	what     string
+	panicked bool
+	value    any // of the panic
+}
+
+func (e *Error) Error() string {
+	if e.panicked {
+		return fmt.Sprintf("once: %s panicked: %v", e.what, e.value)
+	}
+	return fmt.Sprintf("once: %s ended its goroutine", e.what)
+}
+
+// Resume ends the calling goroutine in the same way.
+func (e *Error) Resume() {
+	if e.panicked {
+		panic(e.value)
+	}
+	runtime.Goexit()
+}
+
+// Call calls f, which is what of the user's, and returns its error after
+// [errtree.Tame]. If f does not return, it returns an *Error. f runs in its own
+// goroutine, because runtime.Goexit cannot be stopped in the goroutine that it
+// ends.
+func Call(what string, f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		returned := false
+		defer func() {
+			if !returned {
+				value := recover()
+				result <- &Error{Stack: debug.Stack(), what: what, panicked: value != nil, value: value}
+			}
+		}()
+		err := errtree.Tame(f())
+		returned = true
+		result <- err
+	}()
+	return <-result
+}
+
+// Logged is Call, and logs the stack of a function that does not return.
+func Logged(ctx context.Context, logger *slog.Logger, what string, f func() error) error {
+	err := Call(what, f)
+	if ended, ok := err.(*Error); ok {
+		Log(ctx, logger, ended)
+	}
+	return err
+}
+
+// Log logs the stack of a function that has not returned.
+func Log(ctx context.Context, logger *slog.Logger, e *Error) {
+	logger.ErrorContext(ctx, "once: a function of the program panicked, or ended its goroutine", logs.Spaced(e.what), "function", e.what,
+		"error", e, "stack", string(e.Stack))
+}
