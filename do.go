@@ -141,9 +141,7 @@ func (e *effect[T]) run(ctx context.Context, rec Record, begun time.Time) (Recor
 	recorded := e.record(ctx, set)
 	if errors.Is(recorded, ErrOutcomeRefused) && !set.Outcome.Omitted { // duplicates must learn that it is done, even without its answer
 		set.Outcome, _ = e.pack(Outcome{Rejected: out.Rejected, Omitted: true})
-		if e.record(ctx, set) == nil {
-			recorded = nil
-		}
+		recorded = e.record(ctx, set)
 	}
 	rec.Status, rec.Outcome = set.Status, set.Outcome
 	if recorded != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/faketime"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -71,5 +72,26 @@ func TestLookedUpOutcomeThatTheStoreRefusesIsDone(t *testing.T) {
 			t.Errorf("rejected %v: %v", no != nil, err)
 		}
 		c.ran(t, 1)
+	}
+}
+
+// If the store refuses an outcome, and then does not take it without its body,
+// the caller learns why it was not taken: that may pass, and a refusal does not.
+func TestTroubleAfterARefusalMayBeRetried(t *testing.T) {
+	for _, trouble := range []error{once.ErrLeaseLost, errNet} {
+		faketime.Long(t, func(t *testing.T) {
+			s := &hooks{Store: memstore.New(nil)}
+			s.settle = func(_ context.Context, set once.Settlement, _ settleFunc) error {
+				if len(set.Outcome.Body) > 0 {
+					return once.ErrOutcomeRefused
+				}
+				return trouble
+			}
+			c := counter{}
+			_, err := once.Do(t.Context(), s, resent.For("1"), c.run("answer", nil))
+			if _, ok := once.MayRetry(err); !ok || !errors.Is(err, trouble) || errors.Is(err, once.ErrOutcomeRefused) {
+				t.Errorf("Do returned %v, and MayRetry: %t", err, ok)
+			}
+		})
 	}
 }

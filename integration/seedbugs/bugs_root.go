@@ -211,6 +211,14 @@ var rootBugs = []Bug{
 		Test: Test{".", "^TestOutcomeThatTheStoreRefusesIsDone$"},
 	},
 	{
+		Name: "refusal-hides-an-outage",
+		Why:  "a caller is told that a repeat cannot help, and the next call would find out what happened",
+		File: "do.go",
+		Old:  "		recorded = e.record(ctx, set)\n	}\n	rec.Status",
+		New:  "		if e.record(ctx, set) == nil {\n			recorded = nil\n		}\n	}\n	rec.Status",
+		Test: Test{".", "^TestTroubleAfterARefusalMayBeRetried$"},
+	},
+	{
 		Name: "outage-taken-for-a-refusal",
 		Why:  "if the store is unreachable when the work ends, the result is lost permanently for every duplicate",
 		File: "do.go",

@@ -107,7 +107,10 @@ func (c *Changes) set(at int, is Row) {
 //
 // A Speculative transaction omits the read. With ClaimFirst, and for a request
 // that is Firm, the claim is written first, at the price of a second write: then
-// a body runs only under a claim that was won.
+// a body runs only under a claim that was won. Such a claim is not extended while
+// the body runs. Bodies that take longer than the lease lose it to the next call of
+// the same key, whose claim then refuses their commit: if calls keep coming, none
+// commits.
 type Transactions[Tx any] struct {
 	*Store
 

@@ -87,7 +87,9 @@ type Options struct {
 
 	// ClaimFirst writes the claim of a transaction before its work is called, at the
 	// price of a second write. Otherwise two processes may both call the work of a
-	// key, of which one commits. See cas.Transactions.
+	// key, of which one commits. The claim is not extended: Policy.Lease must be longer
+	// than the work takes, or calls of one key keep each other from committing. See
+	// cas.Transactions.
 	ClaimFirst bool
 
 	// FeedEvery is how often a relay that waits for messages reads the change feed,

@@ -95,7 +95,9 @@ type Options struct {
 	Expiry string
 
 	// ClaimFirst makes transactions write their claim before the work runs, which
-	// costs a second write. Then only one runs at a time.
+	// costs a second write. Then only one runs at a time. The claim is not extended:
+	// Policy.Lease must be longer than the work takes, or calls of one key keep each
+	// other from committing.
 	ClaimFirst bool
 
 	// Streams reads the stream of the table, for [Store.HearOutbox]. Default: a client

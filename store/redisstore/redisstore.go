@@ -104,8 +104,10 @@ type Options struct {
 	Slot string
 
 	// ClaimFirst makes Transact write its claims before it calls its body, at the
-	// price of another write. Default: of several transactions at once on a key, each
-	// calls its body, and one commits.
+	// price of another write. Such a claim is not extended: Policy.Lease must be longer
+	// than the body takes, or calls of one key keep each other from committing.
+	// Default: of several transactions at once on a key, each calls its body, and one
+	// commits.
 	ClaimFirst bool
 }
 

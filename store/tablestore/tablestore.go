@@ -90,7 +90,9 @@ type Options struct {
 	Partition func(once.Key) string
 
 	// ClaimFirst writes the claim of a transaction before its body is called, so that
-	// a body runs only under a claim that was won. It costs a request more.
+	// a body runs only under a claim that was won. It costs a request more. The claim
+	// is not extended: Policy.Lease must be longer than the body takes, or calls of one
+	// key keep each other from committing.
 	ClaimFirst bool
 }
 
