@@ -16,6 +16,10 @@ type Call struct {
 	Faults  []FaultKind // that can happen to it
 	Unknown error       // of a call that may have been applied; default: ErrReset
 
+	// Within is the time after which a call that has left can no longer arrive.
+	// Default: 20 seconds, and the way.
+	Within time.Duration
+
 	// Quietly keeps it out of the history if nothing happens to it: it only looks for
 	// work, and finds none.
 	Quietly bool
@@ -76,7 +80,7 @@ func Cross[T any](ctx context.Context, p *Process, c Call, apply func(context.Co
 		p.World.Tell(Line{Who: p.Name, What: c.What, About: c.About, Nth: x.nth, Note: "again: " + result(again)})
 	}
 	time.Sleep(x.back)
-	p.wake()
+	p.wake(x.notices)
 	switch {
 	case p.IsDead():
 		var none T
@@ -113,12 +117,25 @@ func (p *Process) depart(c Call) *crossing {
 	x.notices = d.Between(time.Nanosecond, 100*time.Microsecond)
 	x.long = d.Between(time.Second, latest)
 	x.arrives, x.unanswered = d.Chance(.5), d.Chance(.25)
+	if c.Within > 0 {
+		x.hurry(&d)
+	}
 	x.fault = w.draw(x, &d)
 	w.mu.Lock()
 	w.result.Calls++
 	w.mu.Unlock()
 	w.progress.Add(1)
 	return x
+}
+
+// hurry has a call arrive within its bound, and often at the end of it, where a
+// mistake shows.
+func (x *crossing) hurry(d *Draw) {
+	x.there = min(x.there, x.Within/4)
+	longest := x.Within - x.there
+	if x.long = d.Between(0, longest); d.Chance(.5) {
+		x.long = longest - d.Between(0, longest/20)
+	}
 }
 
 func (w *World) draw(x *crossing, d *Draw) FaultKind {
@@ -136,7 +153,7 @@ func (w *World) draw(x *crossing, d *Draw) FaultKind {
 
 // travel waits until the call is at the other side.
 func (x *crossing) travel(ctx context.Context) error {
-	x.from.wake()
+	x.from.wake(x.notices)
 	died := x.from.IsDead()
 	if died {
 		return ErrDead
@@ -173,7 +190,7 @@ func (x *crossing) arrive(ctx context.Context) error {
 // hangs waits for a reply that does not come.
 func (x *crossing) hangs(ctx context.Context) error {
 	err := x.wait(ctx, min(4*x.long, patience))
-	x.from.wake()
+	x.from.wake(x.notices)
 	return errors.Join(x.unknown(), err)
 }
 

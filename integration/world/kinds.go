@@ -23,6 +23,8 @@ func Kinds() []Kind {
 	return []Kind{
 		{"small", "a few minutes, two keys, and all faults at once", smallSettings, func(w *World) *Result { return smallMail(w.Seed).Run(w) }},
 		{"hour", "a busy hour", hourSettings, func(w *World) *Result { return hourMail(w.Seed).Run(w) }},
+		{"keys", "a few minutes of calls, each key in several processes", keysSettings, func(w *World) *Result { return keysPlan(w.Seed).Run(w) }},
+		{"cas", "the same on an engine that compares and swaps", keysSettings, func(w *World) *Result { return casPlan(w.Seed).Run(w) }},
 	}
 }
 

@@ -144,8 +144,9 @@ func (p *Process) stall(d time.Duration) {
 	p.awake = time.Now().Add(d)
 }
 
-// wake waits for the end of a stall.
-func (p *Process) wake() {
+// wake waits for the end of a stall, and a moment of the caller's own: several
+// goroutines of the process may wait.
+func (p *Process) wake(moment time.Duration) {
 	for {
 		p.mu.Lock()
 		left := time.Until(p.awake)
@@ -153,6 +154,6 @@ func (p *Process) wake() {
 		if left <= 0 {
 			return
 		}
-		time.Sleep(left)
+		time.Sleep(left + moment)
 	}
 }

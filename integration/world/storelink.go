@@ -307,7 +307,7 @@ func (e *ear) Wait(ctx context.Context) error {
 	if err := Sleep(ctx, d.Between(100*time.Microsecond, 5*time.Millisecond)); err != nil {
 		return err
 	}
-	e.p.wake()
+	e.p.wake(d.Between(time.Nanosecond, 100*time.Microsecond))
 	if e.p.World.IsDown(StoreName) {
 		return ErrReset
 	}

@@ -91,7 +91,7 @@ func (c *committing) run(transact func(context.Context) ([]once.Record, error)) 
 	}
 	a := <-c.answers
 	time.Sleep(c.back)
-	c.from.wake()
+	c.from.wake(c.notices)
 	if c.from.IsDead() {
 		return nil, ErrDead
 	}
@@ -118,7 +118,7 @@ func (c *committing) end(transact func(context.Context) ([]once.Record, error)) 
 // commit.
 func (c *committing) arrives(tx *memstore.Tx) error {
 	c.tx = tx
-	c.from.wake()
+	c.from.wake(c.notices)
 	time.Sleep(c.there)
 	w := c.from.World
 	switch {

@@ -1,0 +1,208 @@
+package world
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/memcas"
+	"github.com/effectively-once/once/internal/servicedate"
+	"github.com/effectively-once/once/store/cas"
+)
+
+// CASRules are what an engine of package cas does beside storing rows.
+type CASRules struct {
+	Ahead    time.Duration // its clock, of the world's
+	Gateway  float64       // requests that something else answers: with another clock, and without a request ID
+	Astray   time.Duration // the clock of that, of the world's
+	MaxValue int           // the largest outcome; 0: any
+	MaxBatch int           // the writes in a request; 0: any
+	Silent   bool          // a refused write does not tell what is stored
+	Rests    time.Duration // the longest between two deletions of what may go
+
+	ClaimFirst bool // see cas.Transactions
+}
+
+// CAS is a store on an engine in memory that compares and swaps, as a service far
+// away: its clock is known only by the dates of its responses.
+type CAS struct {
+	*memcas.Table
+	rules CASRules
+	world *World
+
+	// Committed is called with the effects of each batch that was applied. It may be
+	// nil.
+	Committed func(effects []string)
+}
+
+// NewCAS returns an empty store.
+func NewCAS(w *World, rules CASRules) *CAS {
+	s := &CAS{Table: memcas.New(), rules: rules, world: w}
+	s.Silent, s.Largest = rules.Silent, rules.MaxBatch
+	go s.expire()
+	return s
+}
+
+// expire deletes what may go, in its own time, until the world ends.
+func (s *CAS) expire() {
+	for {
+		d := s.world.DrawNth("engine", "deletes", "")
+		if Sleep(s.world.running, d.Between(time.Second, max(s.rules.Rests, 2*time.Second))) != nil {
+			return
+		}
+		if n := s.Expire(s.exactly()); n > 0 {
+			s.world.Tell(Line{Who: "engine", What: "deletes", Note: fmt.Sprint(n, " rows")})
+		}
+	}
+}
+
+// exactly is the time that only the service knows.
+func (s *CAS) exactly() cas.Now { return cas.Exactly(cas.Instant(time.Now().Add(s.rules.Ahead).UnixMicro())) }
+
+// Link returns the store as a process sees it.
+func (s *CAS) Link(p *Process) *CASLink {
+	e := &casEngine{CAS: s, p: p}
+	e.clock.Ask = e.ask
+	options := once.Options{Logger: quiet}.Ready()
+	return &CASLink{cas.Transactions[*memcas.Batch]{Store: cas.New(e, &e.clock, options), Engine: e, ClaimFirst: s.rules.ClaimFirst}, e}
+}
+
+// CASLink is a store on an engine behind a boundary.
+type CASLink struct {
+	cas.Transactions[*memcas.Batch]
+	engine *casEngine
+}
+
+var (
+	_ once.TxStore[*memcas.Batch] = (*CASLink)(nil)
+	_ once.Lister                 = (*CASLink)(nil)
+)
+
+// Forget has nothing to do: the engine deletes what may go.
+func (l *CASLink) Forget(ctx context.Context, _ int) (int, error) { return 0, ctx.Err() }
+
+// List returns all records that a query selects.
+func (l *CASLink) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
+	now, err := l.engine.clock.Now(ctx)
+	if err != nil {
+		return once.RecordPage{}, err
+	}
+	rows, err := reach(ctx, l.engine, poll("Query", ""), func(context.Context) ([]cas.Stored, error) { return l.engine.all(), nil })
+	var page once.RecordPage
+	for _, row := range rows {
+		if rec := row.Record(now); cas.Selects(q, rec, now) {
+			page.Records = append(page.Records, rec)
+		}
+	}
+	return page, err
+}
+
+// all returns the rows in the order of their keys.
+func (s *CAS) all() (rows []cas.Stored) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	for _, row := range s.Rows {
+		rows = append(rows, row)
+	}
+	slices.SortFunc(rows, func(a, b cas.Stored) int {
+		x, y := a.Key.UUID(), b.Key.UUID()
+		return bytes.Compare(x[:], y[:])
+	})
+	return rows
+}
+
+// casEngine is the engine as a process sees it.
+type casEngine struct {
+	*CAS
+	p     *Process
+	clock cas.LearnedClock
+}
+
+// errGateway is the error of a request that did not reach the service.
+var errGateway = errors.New("world: 403 from a gateway")
+
+// response is what arrives at the process.
+type response[T any] struct {
+	value T
+	err   error
+	head  http.Header
+}
+
+// reach makes a request of the service, and learns its time from the response.
+func reach[T any](ctx context.Context, e *casEngine, c Call, apply func(context.Context) (T, error)) (value T, err error) {
+	sent := time.Now()
+	gateway := e.world.DrawNth(e.p.Name, "gateway", c.What)
+	astray := gateway.Chance(e.rules.Gateway)
+	r, err := Cross(ctx, e.p, c, func(ctx context.Context) (r response[T], err error) {
+		if astray && e.world.Happens(fmt.Sprintf("%s gateway answers %s %s", e.p.Name, c.What, c.About)) {
+			return response[T]{err: errGateway, head: headerAt(e.rules.Astray, false)}, errGateway
+		}
+		r.value, r.err = apply(ctx)
+		r.head = headerAt(e.rules.Ahead, true)
+		return r, r.err
+	})
+	if r.head == nil { // no response
+		return value, err
+	}
+	if at, ok := servicedate.Of(&http.Response{Header: r.head}, requestID); ok {
+		e.clock.Learn(sent, at, time.Second)
+	}
+	return r.value, r.err
+}
+
+const requestID = "X-Request-Id"
+
+// headerAt returns the header of a response that is sent now.
+func headerAt(ahead time.Duration, service bool) http.Header {
+	head := http.Header{"Date": {time.Now().Add(ahead).UTC().Format(http.TimeFormat)}}
+	if service {
+		head.Set(requestID, "1")
+	}
+	return head
+}
+
+func (e *casEngine) ask(ctx context.Context) error {
+	_, err := reach(ctx, e, poll("Ask the time", ""), func(context.Context) (struct{}, error) { return struct{}{}, nil })
+	return err
+}
+
+func (e *casEngine) Load(ctx context.Context, k once.Key) (cas.Stored, error) {
+	return reach(ctx, e, read("Load", keyText(k)), func(ctx context.Context) (cas.Stored, error) { return e.Table.Load(ctx, k) })
+}
+
+func (e *casEngine) Put(ctx context.Context, row cas.Row, over string) (cas.Stored, error) {
+	c := write("Put", fmt.Sprintf("%s %s", keyText(row.Key), row.Status))
+	return reach(ctx, e, c, func(ctx context.Context) (cas.Stored, error) {
+		if n := len(row.Outcome.Body); e.rules.MaxValue > 0 && n > e.rules.MaxValue {
+			return cas.Stored{}, fmt.Errorf("%w: %d bytes", once.ErrOutcomeRefused, n)
+		}
+		return e.Table.Put(ctx, row, over)
+	})
+}
+
+// Commit sends a batch. A gateway that answers has not passed it on.
+func (e *casEngine) Commit(ctx context.Context, tx *memcas.Batch) error {
+	changes, err := e.Changes(tx)
+	if err != nil {
+		return err
+	}
+	keys := ""
+	for _, c := range changes.All() {
+		keys += keyText(c.Is.Key) + " "
+	}
+	c := write("Commit", keys)
+	c.Unknown = once.ErrOutcomeUnknown
+	_, err = reach(ctx, e, c, func(ctx context.Context) (struct{}, error) {
+		err := e.Table.Commit(ctx, tx)
+		if err == nil && e.Committed != nil {
+			e.Committed(tx.Effects)
+		}
+		return struct{}{}, err
+	})
+	return err
+}

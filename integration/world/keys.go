@@ -1,0 +1,227 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/memcas"
+	"github.com/effectively-once/once/janitor"
+	"github.com/effectively-once/once/reconcile"
+	"github.com/effectively-once/once/store/memstore"
+)
+
+// KeysPlan is a world of keys: several processes repeat the same work, at systems
+// that honour keys, that can be asked, that do neither, and in transactions.
+type KeysPlan struct {
+	CAS       *CASRules // the store is an engine of package cas; nil: the transactional store in memory
+	Keys      int       // of each kind of work
+	Processes int       // that call each key
+	Rounds    int       // in which each process calls each key
+	Persons   int       // who decide about parked keys
+
+	Policy   once.Policy
+	Settles  time.Duration // a call of the downstream arrives within this, or never
+	ValidFor time.Duration // of keys at the downstream that honours them; 0: for ever
+	Margin   time.Duration // for which it honours them longer than it says
+	Every    time.Duration // of reconciler and janitor
+
+	Refused float64 // keys that are refused when they are first tried
+	Failing float64 // keys whose work says a few times that nothing happened
+	Slow    float64 // keys whose work takes long
+	Slowest time.Duration
+	Large   float64 // keys whose answer is large
+
+	Drain time.Duration // the bound within which everybody has an answer after the faults
+}
+
+// shop is the store of a world of keys, whose transactions hold rows of the user.
+type shop[Tx any] interface {
+	open(p *Process) once.TxStore[Tx]
+	write(tx Tx, row string) // to be told to the book when tx commits
+	records() []once.Record  // all that are stored
+}
+
+// Run runs the plan in a world.
+func (plan KeysPlan) Run(w *World) *Result {
+	b := newBook(w, plan)
+	if plan.CAS != nil {
+		return runKeys(w, plan, b, shop[*memcas.Batch](newCASShop(w, *plan.CAS, b)))
+	}
+	return runKeys(w, plan, b, shop[*memstore.Tx](newMemoryShop(w, b)))
+}
+
+// keys is a run of a KeysPlan.
+type keys[Tx any] struct {
+	*World
+	KeysPlan
+	shop  shop[Tx]
+	book  *book
+	begun int // goroutines when the world began
+}
+
+func runKeys[Tx any](w *World, plan KeysPlan, b *book, s shop[Tx]) *Result {
+	k := &keys[Tx]{World: w, KeysPlan: plan, shop: s, book: b, begun: runtime.NumGoroutine()}
+	for i := range k.Processes {
+		w.Start(fmt.Sprint("caller", i+1), k.caller)
+	}
+	for i := range k.Persons {
+		w.Start(fmt.Sprint("person", i+1), k.person)
+	}
+	w.Start("reconciler", k.reconciler)
+	w.Start("janitor", func(ctx context.Context, p *Process) error {
+		return (&janitor.Janitor{Store: s.open(p), Every: k.Every, Logger: quiet}).Run(ctx)
+	})
+	w.BeginOutages()
+	time.Sleep(w.Length)
+	w.Calm()
+	k.drain()
+	w.End()
+	k.judgeRest()
+	return &w.result
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func (k *keys[Tx]) reconciler(ctx context.Context, p *Process) error {
+	r := &reconcile.Reconciler{Store: k.shop.open(p), Every: k.Every, Logger: quiet}
+	for _, kind := range downstreams {
+		r.Operations = append(r.Operations, reconcile.Of(k.operation(p, kind)))
+	}
+	return r.Run(ctx)
+}
+
+// drain waits until everybody is answered and no key is open, and then until
+// everything that may go has gone.
+func (k *keys[Tx]) drain() {
+	began := time.Now()
+	for {
+		waiting, open := k.book.waiting(), k.open()
+		if waiting == "" && len(open) == 0 {
+			break
+		}
+		if time.Since(began) > k.Drain {
+			for _, r := range open {
+				k.Broke(Drained, keyText(r.Key), "is %s %v after the last fault: %s", r.Status, k.Drain, r.Reason)
+			}
+			if waiting != "" {
+				k.Broke(Drained, "callers", "%s: no answer %v after the last fault", waiting, k.Drain)
+			}
+			return
+		}
+		time.Sleep(5*time.Second + 7*time.Nanosecond)
+	}
+	k.Tell(Line{What: "DRAINED", Note: fmt.Sprint("after ", time.Since(began).Round(time.Second))})
+	if k.Policy.KeepKey < time.Hour {
+		time.Sleep(k.Policy.KeepKey + 3*k.Every + time.Minute)
+		for _, r := range k.shop.records() {
+			if k.book.wasTouched(keyText(r.Key)) { // it is kept for long
+				continue
+			}
+			k.Broke(Forgotten, keyText(r.Key), "is %s, %v after the last call and KeepKey", r.Status, 3*k.Every+time.Minute)
+		}
+	}
+}
+
+// open returns the records whose work has no end.
+func (k *keys[Tx]) open() (open []once.Record) {
+	for _, r := range k.shop.records() {
+		if r.Status == once.Running || r.Status == once.Unknown || r.Status == once.Parked {
+			open = append(open, r)
+		}
+	}
+	return open
+}
+
+// judgeRest judges what is left when all processes have ended.
+func (k *keys[Tx]) judgeRest() {
+	for _, r := range k.open() {
+		k.Broke(NothingLeft, keyText(r.Key), "is %s, and all processes have ended", r.Status)
+	}
+	judgeGoroutines(k.World, k.begun)
+}
+
+// judgeGoroutines judges that no goroutine is left, of those that began in the
+// world.
+func judgeGoroutines(w *World, begun int) {
+	time.Sleep(time.Minute) // goroutines that wait for their deadlines
+	if runtime.NumGoroutine() <= begun {
+		return
+	}
+	// Others outside of the bubble, such as those that run finalizers, come and go.
+	all := stacks()
+	if left := strings.Count(all, ", synctest bubble ") - ownGoroutines; left > 0 {
+		w.Broke(NothingLeft, "goroutines", "%d more than at the beginning:\n%s", left, all)
+	}
+}
+
+// ownGoroutines are those of a bubble itself, and the one that runs the world.
+const ownGoroutines = 3
+
+// memoryShop is the store in memory.
+type memoryShop struct {
+	*Store
+	mu   sync.Mutex
+	rows map[*memstore.Tx][]string
+}
+
+func newMemoryShop(w *World, b *book) *memoryShop {
+	s := &memoryShop{Store: NewStore(w, &memstore.Options{Options: once.Options{Logger: quiet}}), rows: make(map[*memstore.Tx][]string)}
+	s.Committed = func(tx *memstore.Tx) {
+		s.mu.Lock()
+		rows := s.rows[tx]
+		delete(s.rows, tx)
+		s.mu.Unlock()
+		b.committed(rows)
+	}
+	return s
+}
+
+func (s *memoryShop) open(p *Process) once.TxStore[*memstore.Tx] {
+	return &ownLink{s.Link(p), once.Options{Logger: quiet}.Ready()}
+}
+
+func (s *memoryShop) write(tx *memstore.Tx, row string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rows[tx] = append(s.rows[tx], row)
+}
+
+func (s *memoryShop) records() []once.Record {
+	page, _ := s.List(context.Background(), once.RecordQuery{Limit: 1000}) // of a store in memory
+	return page.Records
+}
+
+// ownLink has options of its own, as each process has: duplicates that meet in one
+// process wait for each other.
+type ownLink struct {
+	*StoreLink
+	options *once.Options
+}
+
+func (l *ownLink) Options() *once.Options { return l.options }
+
+// casShop is a store on an engine of package cas.
+type casShop struct{ *CAS }
+
+func newCASShop(w *World, rules CASRules, b *book) casShop {
+	s := casShop{NewCAS(w, rules)}
+	s.Committed = b.committed
+	return s
+}
+
+func (s casShop) open(p *Process) once.TxStore[*memcas.Batch] { return s.Link(p) }
+
+func (casShop) write(tx *memcas.Batch, row string) { tx.Effects = append(tx.Effects, row) }
+
+func (s casShop) records() (all []once.Record) {
+	for _, row := range s.all() {
+		all = append(all, row.Record(s.exactly()))
+	}
+	return all
+}

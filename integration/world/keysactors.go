@@ -1,0 +1,241 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once"
+)
+
+// Kinds of work.
+const (
+	asks    = "ask"    // at a downstream that can be asked
+	honours = "honour" // at one that honours keys
+	parks   = "park"   // at one that does neither
+	inTx    = "order"  // in the database, after a step that can be asked
+)
+
+var (
+	downstreams = []string{asks, honours, parks}
+	kindsOfWork = []string{asks, honours, parks, inTx}
+)
+
+// operation is how a process does work of a kind.
+func (k *keys[Tx]) operation(p *Process, kind string) *once.Operation[Answer] {
+	op := &once.Operation[Answer]{Name: kind, Policy: k.Policy}
+	switch kind {
+	case asks:
+		op.SettleTime = k.Settles
+		op.Lookup = func(ctx context.Context, key once.Key) (Answer, bool, error) { return k.lookup(ctx, p, key) }
+	case honours:
+		op.OnUnknown, op.KeyValidFor = once.Resend, k.ValidFor
+	case parks:
+		op.OnUnknown = once.Park
+	}
+	return op
+}
+
+func (k *keys[Tx]) lookup(ctx context.Context, p *Process, key once.Key) (a Answer, found bool, err error) {
+	c := Call{Links: []Link{Downstream}, What: "Lookup", About: keyText(key), Faults: ReadFault}
+	a, err = Cross(ctx, p, c, func(context.Context) (a Answer, err error) {
+		a, found = k.book.find(keyText(key))
+		return a, nil
+	})
+	switch {
+	case err != nil:
+		return Answer{}, false, err
+	case found && a.Refused:
+		return a, true, once.ErrRejected
+	}
+	return a, found, nil
+}
+
+// life is a caller in one life of its process.
+type life[Tx any] struct {
+	*keys[Tx]
+	p     *Process
+	store once.TxStore[Tx]
+}
+
+// caller calls all keys, again and again, until it has all answers.
+func (k *keys[Tx]) caller(ctx context.Context, p *Process) error {
+	program, _, _ := strings.Cut(p.Name, ".")
+	l := &life[Tx]{k, p, k.shop.open(p)}
+	k.book.works(program, true)
+	defer k.book.works(program, true) // its next life calls again
+	var all sync.WaitGroup
+	for _, kind := range kindsOfWork {
+		for n := range k.Keys {
+			all.Go(func() { l.rounds(ctx, kind, fmt.Sprintf("k%d", n+1)) })
+		}
+	}
+	all.Wait()
+	if ctx.Err() == nil {
+		k.book.works(program, false)
+		<-ctx.Done()
+	}
+	return nil
+}
+
+func (l *life[Tx]) rounds(ctx context.Context, kind, id string) {
+	for n := range l.Rounds {
+		d := l.Seed.Draw("pause before", l.p.Name, kind, id).nth(n)
+		longest := l.Length / time.Duration(l.Rounds)
+		if l.Now() > l.Length {
+			longest = time.Second
+		}
+		if Sleep(ctx, d.Between(0, longest)) != nil {
+			return
+		}
+		l.untilAnswered(ctx, kind, id)
+		if l.Now() > l.Length {
+			return
+		}
+	}
+}
+
+// untilAnswered calls until there is an answer, as long as MayRetry says that this
+// may help.
+func (l *life[Tx]) untilAnswered(ctx context.Context, kind, id string) {
+	key := kind + "/" + id
+	for ctx.Err() == nil {
+		d := l.DrawNth(l.p.Name, "calls", key)
+		limited, cancel := ctx, context.CancelFunc(func() {})
+		if d.Chance(.2) { // some callers have little time
+			limited, cancel = context.WithTimeout(ctx, d.Between(time.Second, 20*time.Second))
+		}
+		answer, err := l.call(limited, kind, id)
+		cancel()
+		if l.p.IsDead() || ctx.Err() != nil {
+			return
+		}
+		if err == nil || errors.Is(err, once.ErrRejected) && !errors.Is(err, once.ErrOutcomeUnavailable) {
+			l.book.answered(kind, key, answer, err)
+			l.Tell(Line{Who: l.p.Name, What: "is told", About: key, Note: answer.Text})
+			return
+		}
+		l.Tell(Line{Who: l.p.Name, What: "is told", About: key, Note: firstLine(err)})
+		after, again := l.book.failed(kind, key, err)
+		if !again || Sleep(ctx, after+d.Between(100*time.Millisecond, 2*time.Second)) != nil {
+			return
+		}
+	}
+}
+
+func (l *life[Tx]) call(ctx context.Context, kind, id string) (Answer, error) {
+	work := l.operation(l.p, kind).For(id).Input([]byte(id))
+	if kind != inTx {
+		return once.Do(ctx, l.store, work, l.effect)
+	}
+	step := l.operation(l.p, asks).Under(work.Key())
+	if _, err := once.Do(ctx, l.store, step, l.effect); err != nil && !errors.Is(err, once.ErrRejected) {
+		if _, again := once.MayRetry(err); again {
+			return Answer{}, err
+		}
+		l.book.failed(asks, keyText(step.Key()), err) // it is done, and its answer is gone
+	}
+	return once.DoTx(ctx, l.store, work, func(ctx context.Context, tx Tx) (Answer, error) {
+		return l.row(ctx, tx, work.Key())
+	})
+}
+
+// row is work in the database.
+func (l *life[Tx]) row(ctx context.Context, tx Tx, key once.Key) (Answer, error) {
+	if err := l.business(ctx, keyText(key)); err != nil {
+		return Answer{}, err
+	}
+	a := l.book.tries(keyText(key))
+	insert := Call{Links: storeLinks, What: "Insert", About: keyText(key), Faults: ReadFault}
+	err := Do(ctx, l.p, insert, func(context.Context) error {
+		l.shop.write(tx, a.Text)
+		return nil
+	})
+	if err == nil && a.Refused {
+		err = once.ErrRejected
+	}
+	return a, err
+}
+
+// effect is work at a downstream.
+func (l *life[Tx]) effect(ctx context.Context, key once.Key) (Answer, error) {
+	if err := l.business(ctx, keyText(key)); err != nil {
+		return Answer{}, once.NotDone(err)
+	}
+	kind := key.Operation[strings.LastIndexByte(key.Operation, '/')+1:]
+	c := Call{Links: []Link{Downstream}, What: "Effect", About: keyText(key), Faults: WriteFault, Within: l.Settles}
+	if kind == honours {
+		c.Faults = AnyFault
+	}
+	a, err := Cross(ctx, l.p, c, func(context.Context) (Answer, error) { return l.book.arrives(kind, keyText(key)), nil })
+	switch {
+	case errors.Is(err, ErrDown):
+		return Answer{}, once.NotDone(err)
+	case err == nil && a.Refused:
+		return a, once.ErrRejected
+	}
+	return a, err
+}
+
+// business takes its time, and fails if it is to.
+func (l *life[Tx]) business(ctx context.Context, key string) error {
+	if d, slow := l.Trait("slow "+key, l.Slow); slow {
+		if err := Sleep(ctx, d.Between(time.Second, l.Slowest)); err != nil {
+			return err
+		}
+	}
+	if d, failing := l.Trait("failing "+key, l.Failing); failing && l.Number("business", "fails", key) <= 1+d.Number(3) {
+		return errBusiness
+	}
+	return nil
+}
+
+// person decides about parked keys: what happened is done, and what did not, and
+// no longer can, is free again.
+func (k *keys[Tx]) person(ctx context.Context, p *Process) error {
+	s := k.shop.open(p)
+	lister, _ := once.As[once.Lister](s)
+	since := make(map[string]time.Time)
+	for {
+		d := k.DrawNth(p.Name, "looks", "")
+		if Sleep(ctx, d.Between(time.Second, 15*time.Second)) != nil {
+			return nil
+		}
+		page, err := lister.List(ctx, once.RecordQuery{Status: []once.Status{once.Parked}})
+		if err != nil {
+			continue
+		}
+		for _, r := range page.Records {
+			seen := fmt.Sprint(keyText(r.Key), r.Attempt)
+			if since[seen].IsZero() {
+				since[seen] = time.Now()
+			}
+			if time.Since(since[seen]) > k.Settles {
+				k.decide(ctx, p, s, r)
+			}
+		}
+	}
+}
+
+func (k *keys[Tx]) decide(ctx context.Context, p *Process, s once.Store, r once.Record) {
+	key, kind := keyText(r.Key), r.Key.Operation[strings.LastIndexByte(r.Key.Operation, '/')+1:]
+	a, happened := k.book.find(key)
+	var err error
+	if happened {
+		var out once.Outcome
+		if out, err = k.operation(p, kind).Outcome(a); err == nil {
+			out.Rejected = a.Refused
+			err = once.MarkDone(ctx, s, r, out, p.Name+" found it")
+			if errors.Is(err, once.ErrOutcomeRefused) {
+				err = once.MarkDone(ctx, s, r, once.Outcome{Rejected: a.Refused, Omitted: true}, p.Name+" found it, and its answer is too large")
+			}
+		}
+	} else {
+		err = once.MarkNotDone(ctx, s, r, p.Name+" did not find it")
+	}
+	k.Tell(Line{Who: p.Name, What: "decides", About: key, Note: fmt.Sprintf("happened: %t, and is told: %s", happened, result(err))})
+	k.book.decides(r, p.Name, err)
+}

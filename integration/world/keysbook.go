@@ -1,0 +1,242 @@
+package world
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once"
+)
+
+// The laws of keys, beside those of messages.
+const (
+	OneAnswer Law = "one-answer"   // every caller of a key gets the same answer
+	MayRetry  Law = "may-retry"    // or an error for which MayRetry is right
+	Decision  Law = "one-decision" // a decision of a person takes effect once, or says that somebody else has decided
+	Forgotten Law = "forgotten"    // what may go, goes
+)
+
+// Answer is what work returns.
+type Answer struct {
+	Text    string
+	At      time.Duration // when it happened, or its work ran: a commit may arrive later, and KeepKey counts from when it was sent
+	Refused bool
+	Filler  string `json:",omitempty"`
+}
+
+// deed is what is known of a key.
+type deed struct {
+	effects []Answer // as they happened
+	seen    []Answer // as callers were told
+	decided map[[16]byte]string // claims, by whom
+	touched bool                // by a person
+}
+
+// book is what the world knows of its keys. It judges what it is told.
+type book struct {
+	*World
+	KeysPlan
+
+	mu    sync.Mutex
+	deeds map[string]*deed
+	runs  map[string]tried // runs of work in transactions, by the text of their answers
+	busy  map[string]bool  // callers; false: it has all its answers
+}
+
+// tried is a run of work in a transaction.
+type tried struct {
+	key    string
+	answer Answer
+}
+
+func newBook(w *World, plan KeysPlan) *book {
+	b := &book{World: w, KeysPlan: plan, deeds: make(map[string]*deed), runs: make(map[string]tried), busy: make(map[string]bool)}
+	for i := range plan.Processes {
+		b.busy[fmt.Sprint("caller", i+1)] = true
+	}
+	return b
+}
+
+// of is called with the lock held.
+func (b *book) of(key string) *deed {
+	d := b.deeds[key]
+	if d == nil {
+		d = &deed{decided: make(map[[16]byte]string)}
+		b.deeds[key] = d
+	}
+	return d
+}
+
+// makes returns the answer of the n-th time that work is tried.
+func (b *book) makes(key string, n int) Answer {
+	a := Answer{Text: fmt.Sprintf("%s-%d", key, n), At: b.Now()}
+	if _, refused := b.Trait("refused "+key, b.Refused); refused && n == 1 {
+		a.Refused = true
+	}
+	if _, large := b.Trait("large "+key, b.Large); large {
+		a.Filler = strings.Repeat("x", 1000)
+	}
+	return a
+}
+
+// arrives is told of each call that arrives at a downstream, and returns what it
+// answers.
+func (b *book) arrives(kind, key string) Answer {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	d := b.of(key)
+	if n := len(d.effects); kind == honours && n > 0 && (b.ValidFor == 0 || b.Now() < d.effects[n-1].At+b.ValidFor+b.Margin) {
+		return d.effects[n-1]
+	}
+	a := b.makes(key, len(d.effects)+1)
+	b.happens(key, d, a)
+	return a
+}
+
+func (b *book) happens(key string, d *deed, a Answer) {
+	if n := len(d.effects); n > 0 && a.At < d.effects[n-1].At+b.Policy.KeepKey {
+		b.Broke(EffectOnce, key, "happened again %v after the time before, and KeepKey is %v",
+			(a.At - d.effects[n-1].At).Round(time.Millisecond), b.Policy.KeepKey)
+	}
+	d.effects = append(d.effects, a)
+}
+
+// find returns what a downstream that can be asked knows.
+func (b *book) find(key string) (Answer, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if d := b.of(key); len(d.effects) > 0 {
+		return d.effects[len(d.effects)-1], true
+	}
+	return Answer{}, false
+}
+
+// tries is told of each run of work in a transaction, and returns its answer.
+func (b *book) tries(key string) Answer {
+	n := b.Number("database", "run", key)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := b.makes(key, n)
+	b.runs[a.Text] = tried{key, a}
+	return a
+}
+
+// committed is told of the rows of each transaction that was committed.
+func (b *book) committed(rows []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, row := range rows {
+		run := b.runs[row]
+		b.happens(run.key, b.of(run.key), run.answer)
+	}
+}
+
+// answered judges an answer that a caller got.
+func (b *book) answered(kind, key string, a Answer, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	d := b.of(key)
+	refused := errors.Is(err, once.ErrRejected)
+	if refused != a.Refused {
+		b.Broke(OneAnswer, key, "%s was refused: %t, and a caller was told: %t", a.Text, a.Refused, refused)
+	}
+	happened := slices.ContainsFunc(d.effects, func(e Answer) bool { return e.Text == a.Text })
+	if wanted := kind != inTx || !refused; happened != wanted {
+		b.Broke(OneAnswer, key, "a caller was told %q, which happened: %t, want %t", a.Text, happened, wanted)
+	}
+	for _, other := range d.seen {
+		apart := max(a.At-other.At, other.At-a.At)
+		if other.Text == a.Text || apart >= b.Policy.KeepKey {
+			continue
+		}
+		b.Broke(OneAnswer, key, "callers were told %q and %q, %v apart", other.Text, a.Text, apart)
+		return
+	}
+	d.seen = append(d.seen, a)
+}
+
+// failed judges an error that a caller got. It reports whether the caller is to
+// call again, and after how long.
+func (b *book) failed(kind, key string, err error) (after time.Duration, again bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	after, again = once.MayRetry(err)
+	if bound := b.Policy.Lease + b.Settles + 2*time.Minute; after > bound {
+		b.Broke(MayRetry, key, "retry after %v: everything is known in %v: %v", after, bound, err)
+	}
+	if again {
+		return after, true
+	}
+	d := b.of(key)
+	wrong := ""
+	switch {
+	case errors.Is(err, once.ErrParked):
+		after, again = 5*time.Second, true // when a person has decided
+		if kind == asks || kind == inTx || kind == honours && b.ValidFor == 0 {
+			wrong = "this work is never parked"
+		}
+	case errors.Is(err, once.ErrExpired):
+		young := func(a Answer) bool { return b.Now() < a.At+b.Policy.KeepOutcome }
+		if slices.ContainsFunc(append(d.effects, d.seen...), young) {
+			wrong = "its answer is younger than KeepOutcome"
+		}
+	case errors.Is(err, once.ErrOutcomeUnavailable):
+		if _, large := b.Trait("large "+key, b.Large); !large || len(d.effects) == 0 {
+			wrong = "its answer is small, or it did not happen"
+		}
+	default:
+		wrong = "nothing that happened here is final"
+	}
+	if wrong != "" {
+		b.Broke(MayRetry, key, "a caller was told that a repeat cannot help, and %s: %v", wrong, err)
+	}
+	return after, again
+}
+
+// decides is told of each decision of a person, and of what the person was told.
+func (b *book) decides(r once.Record, who string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := keyText(r.Key)
+	d := b.of(key)
+	d.touched = true
+	switch {
+	case errors.Is(err, once.ErrInvalid), errors.Is(err, once.ErrCorrupt):
+		b.Broke(Decision, key, "a person cannot decide: %v", err)
+	case err == nil && d.decided[r.Owner] != "":
+		b.Broke(Decision, key, "%s and %s were both told that they have decided about attempt %d", d.decided[r.Owner], who, r.Attempt)
+	case err == nil:
+		d.decided[r.Owner] = who
+	}
+}
+
+// wasTouched reports whether a person has tried to decide about a key.
+func (b *book) wasTouched(key string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.of(key).touched
+}
+
+// works records whether a caller waits for answers.
+func (b *book) works(program string, busy bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.busy[program] = busy
+}
+
+// waiting returns the callers that wait for answers.
+func (b *book) waiting() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []string
+	for program, busy := range b.busy {
+		if busy {
+			all = append(all, program)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}

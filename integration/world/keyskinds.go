@@ -1,0 +1,53 @@
+package world
+
+import (
+	"time"
+
+	"github.com/effectively-once/once"
+)
+
+func keysSettings(seed Seed) Settings {
+	d := seed.Draw("settings of keys")
+	s := Settings{Seed: seed, Length: 2 * time.Minute, Stall: []time.Duration{5 * time.Second, 20 * time.Second}[d.Number(2)]}
+	p := []float64{.01, .03, .1}[d.Number(3)]
+	s.Chances = Chances{Before: d.some(p), After: d.some(p), Hang: d.some(p / 3), Late: d.some(p), Twice: d.some(p)}
+	s.Deaths, s.Stalls = d.Number(3), d.Number(2)
+	for _, link := range []Link{StoreName, Downstream} {
+		if d.Chance(.3) {
+			longest := []time.Duration{5 * time.Second, 20 * time.Second, 3 * time.Minute}[d.Number(3)]
+			s.Outages = append(s.Outages, Outage{link, 1 + d.Number(3), longest})
+		}
+	}
+	return s
+}
+
+func keysPlan(seed Seed) KeysPlan {
+	d := seed.Draw("plan of keys")
+	p := KeysPlan{Keys: 2, Processes: 2 + d.Number(2), Rounds: 1 + d.Number(3), Persons: 1 + d.Number(2), Every: 10 * time.Second,
+		Refused: d.some(.5), Failing: d.some(.3), Slow: d.some(.3), Slowest: []time.Duration{5 * time.Second, 40 * time.Second}[d.Number(2)],
+		Drain: 20 * time.Minute}
+	p.Settles = []time.Duration{700 * time.Millisecond, 2 * time.Second, 8 * time.Second}[d.Number(3)]
+	p.Policy = once.Policy{Lease: []time.Duration{2 * time.Second, 6 * time.Second, 30 * time.Second}[d.Number(3)],
+		Wait: []time.Duration{once.NoWait, time.Second, 5 * time.Second}[d.Number(3)], KeepOutcome: 24 * time.Hour, KeepKey: 48 * time.Hour}
+	if d.Chance(.4) {
+		p.Policy.KeepOutcome = d.Between(5*time.Second, 30*time.Second)
+		p.Policy.KeepKey = d.Between(45*time.Second, 90*time.Second) // longer than any call is under way
+	}
+	if d.Chance(.5) {
+		p.ValidFor = d.Between(10*time.Second, 40*time.Second)
+		p.Margin = p.Policy.Lease + p.Settles
+	}
+	return p
+}
+
+func casPlan(seed Seed) KeysPlan {
+	d, p := seed.Draw("plan of an engine"), keysPlan(seed)
+	p.CAS = &CASRules{Ahead: d.Between(-time.Hour, time.Hour), Gateway: d.some(.03), Silent: d.Chance(.3), MaxValue: 500,
+		Rests: 20 * time.Second, ClaimFirst: d.Chance(.3)}
+	p.CAS.Astray = p.CAS.Ahead + time.Duration(1-2*d.Number(2))*time.Hour
+	p.Large = d.some(.2)
+	if p.CAS.ClaimFirst { // such claims are not extended
+		p.Slowest = p.Policy.Lease / 2
+	}
+	return p
+}
