@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,7 +87,8 @@ func (d Admin) shelf() store.Shelf { return sealedShelf{d.Store, &d.Store.Option
 // their own IDs and in order, with all attempts available again. Steps that are
 // done are skipped. Replay may be interrupted and repeated, because the
 // messages that it changed are no longer parked. q.Limit is the maximum number
-// of replays; 0 means no limit. q.States and q.After are ignored.
+// of replays, not counting what is skipped; 0 means no limit. q.States and q.After
+// are ignored.
 func (d Admin) Replay(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
 	return d.decide(ctx, q, by, &replay{Admin: d, by: by})
 }
@@ -130,9 +130,9 @@ type action interface {
 	// written.
 	settleKey(ctx context.Context, m *store.Shelved, why string) error
 
-	// unchanged undoes what change did beside the message last changed, because that
-	// could not be written.
-	unchanged(ctx context.Context) error
+	// unwritten is called instead if the message last changed could not be written. It
+	// returns err, or nil if the decision holds nevertheless.
+	unwritten(ctx context.Context, m *store.Shelved, err error) error
 }
 
 // replay is the action of Replay.
@@ -186,12 +186,12 @@ func (a *replay) settleKey(ctx context.Context, m *store.Shelved, why string) er
 	return a.markKey(ctx, m, func(rec once.Record) error { return once.MarkNotDone(ctx, a.Store, rec, why) })
 }
 
-func (*replay) unchanged(context.Context) error { return nil }
+func (*replay) unwritten(_ context.Context, _ *store.Shelved, err error) error { return err }
 
 // discardAction is the action of Discard.
 type discardAction struct{ Admin }
 
-func (*discardAction) unchanged(context.Context) error { return nil }
+func (*discardAction) unwritten(_ context.Context, _ *store.Shelved, err error) error { return err }
 
 func (a *discardAction) change(_ context.Context, m *store.Shelved, _ int) (bool, error) {
 	m.State, m.Due = store.Discarded, 0
@@ -224,20 +224,29 @@ func (d Admin) decideAll(ctx context.Context, q store.ShelfQuery, states []store
 	}
 	limit := q.Limit
 	q.States, q.After, q.Bodiless = states, 0, !by.Unopened
+	damaged := 0 // what the page begins with that is no message, such as an index that cannot be read
 	for {
-		if q.Limit = 0; limit > 0 {
-			q.Limit = min(limit-t.Matched, largestPage)
-		}
-		if q.Limit == 0 && limit > 0 {
+		q.Limit = 0
+		switch {
+		case limit > 0 && t.Changed == limit:
 			return t, nil
+		case limit > 0:
+			q.Limit = min(limit-t.Changed+damaged, largestPage)
+		case damaged > 0:
+			q.Limit = min(damaged+largestPage/10, largestPage)
 		}
 		page, err := d.shelf().Shelved(ctx, q)
 		if err != nil || len(page) == 0 {
 			return t, err
 		}
 		if page[len(page)-1].Seq <= q.After { // all of it is damage beside the messages
-			return t, nil
+			if len(page) == damaged {
+				return t, nil
+			}
+			damaged = len(page)
+			continue
 		}
+		damaged = 0
 		for _, m := range page {
 			if m.Seq <= q.After || by.Unopened && m.Unopened == nil {
 				q.After = max(q.After, m.Seq)
@@ -253,9 +262,9 @@ func (d Admin) decideAll(ctx context.Context, q store.ShelfQuery, states []store
 			}
 			if err == nil && !by.DryRun {
 				if err = d.write(ctx, m, was, by); err == nil {
-					err = a.settleKey(ctx, &m, verbs[m.State]+" by "+by.By+": "+by.Reason)
+					err = a.settleKey(ctx, &m, why(m.State, by))
 				} else {
-					err = cmp.Or(a.unchanged(ctx), err)
+					err = a.unwritten(ctx, &m, err)
 				}
 			}
 			switch {
@@ -278,6 +287,11 @@ func (d Admin) decideAll(ctx context.Context, q store.ShelfQuery, states []store
 const largestPage = 1000
 
 var verbs = map[store.ShelfState]string{store.Waiting: "replayed", store.Discarded: "discarded"}
+
+// why is the reason of a decision.
+func why(state store.ShelfState, by Decision) string {
+	return verbs[state] + " by " + by.By + ": " + by.Reason
+}
 
 func (d Admin) write(ctx context.Context, m store.Shelved, was store.ShelfState, by Decision) error {
 	before := m

@@ -11,6 +11,7 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/memstore"
 )
 
 // A key whose attempts are used up is asked about before its message is parked,
@@ -123,4 +124,54 @@ func TestAnInterruptedReplayCanBeRepeated(t *testing.T) {
 			t.Error("everything was discarded:", err)
 		}
 	})
+}
+
+// marred is a store whose pages begin with damage that is no message, such as an
+// index that cannot be read.
+type marred struct {
+	*memstore.Store
+	damage int
+}
+
+func (s marred) Shelved(ctx context.Context, q store.ShelfQuery) (page []store.Shelved, err error) {
+	limit := q.Limit
+	if limit <= 0 {
+		limit = 100
+	}
+	if q.After == 0 {
+		for range min(s.damage, limit) {
+			page = append(page, store.Shelved{Unopened: once.ErrCorrupt})
+		}
+	}
+	if q.Limit = limit - len(page); q.Limit == 0 {
+		return page, nil
+	}
+	ms, err := s.Store.Shelved(ctx, q)
+	return append(page, ms...), err
+}
+
+// The limit of a decision counts decisions. Neither damage nor messages that are
+// skipped use it up.
+func TestTheLimitOfADecisionCountsDecisions(t *testing.T) {
+	for _, damage := range []int{0, 1, 3, 150} {
+		for _, limit := range []int{0, 1, 2, 9} {
+			onBench(t, func(t *testing.T, b *bench) {
+				c := shapes[0].consumer(b, func(context.Context, mtx, *broker.Message) error { return once.Permanent(errors.New("no")) })
+				stop := start(t, c)
+				b.publish("orders", numbered(5)...)
+				await(t, "parked", func() bool { return c.Stats.Parked.Load() == 5 })
+				if err := stop(); err != nil {
+					t.Fatal(err)
+				}
+				want := min(limit, 5)
+				if limit == 0 {
+					want = 5
+				}
+				got, err := inbox.Admin{Store: marred{b.store, damage}}.Replay(t.Context(), store.ShelfQuery{Limit: limit}, inbox.Decision{By: "me", Reason: "a test"})
+				if err != nil || got.Changed != want || len(b.onTheShelf(store.Waiting)) != want {
+					t.Errorf("of 5 messages, at most %d, with %d damaged: %+v, %v", limit, damage, got, err)
+				}
+			})
+		}
+	}
 }

@@ -3,7 +3,7 @@ package inbox
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +21,10 @@ import (
 //
 // A message that a process is handling is left as it is, and counted in
 // Tally.Taken: it is done soon, or waits again.
+//
+// If the process of DiscardWaiting ends, the same call with the same Decision
+// completes it. Until then the message may wait, with its key done or unknown: its
+// consumer takes it for a duplicate, or does what it does about an unknown outcome.
 func (d Admin) DiscardWaiting(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
 	if err := checkDiscard(q, by); err != nil {
 		return Tally{}, err
@@ -28,42 +32,75 @@ func (d Admin) DiscardWaiting(ctx context.Context, q store.ShelfQuery, by Decisi
 	return d.decideAll(ctx, q, []store.ShelfState{store.Waiting}, by, &discardWaiting{discardAction: discardAction{d}, by: by})
 }
 
-// discardWaiting is the action of DiscardWaiting.
+// discardWaiting is the action of DiscardWaiting. It decides about the key first,
+// and then about the message: whoever has the key decides which of them runs. If
+// the process ends in between, the key is unknown or done, and the message waits,
+// so that the same call finds it again and completes the decision.
 type discardWaiting struct {
 	discardAction
-	by    Decision
-	claim once.Fence // of the key of the message last changed, if it was free
+	by      Decision
+	decided bool // the key of the message last changed is done by this decision
 }
 
 // errTaken is the error of a message that a process is handling.
 var errTaken = errors.New("inbox: a process is handling the message")
 
-// change claims the key of the message, unless that has an outcome, so that no
-// copy of it is handled meanwhile.
+// change makes the key of the message done, unless it has an outcome.
 func (a *discardWaiting) change(ctx context.Context, m *store.Shelved, n int) (bool, error) {
 	if isTaken(m) {
 		return false, errTaken
 	}
-	a.claim = once.Fence{}
+	a.decided = false
 	if key, ok := unitOf(m); ok {
-		rec, err := a.Store.Get(ctx, key)
-		switch {
-		case err != nil && !errors.Is(err, once.ErrCorrupt): // the message goes, and its damaged key runs nothing
+		if err := a.decideKey(ctx, key, m); err != nil {
 			return false, err
-		case rec.Status == once.Running:
-			return false, errTaken
-		case err == nil && rec.Status == once.Absent && !a.by.DryRun:
-			claim := once.ClaimRequest{Fence: once.Fence{Key: key, Owner: name.Token()}, Lease: noteLease}
-			if rec, err = a.Store.Claim(ctx, claim); err != nil {
-				return false, err
-			}
-			if rec.Status != once.Running || rec.Owner != claim.Owner {
-				return false, errTaken
-			}
-			a.claim = once.Fence{Key: key, Owner: claim.Owner, Attempt: rec.Attempt}
 		}
 	}
 	return a.discardAction.change(ctx, m, n)
+}
+
+func (a *discardWaiting) decideKey(ctx context.Context, key once.Key, m *store.Shelved) error {
+	// The same call again takes over a claim that it left behind.
+	owner := name.Digest("discard", m.Consumer, strconv.FormatInt(m.Seq, 10), strconv.FormatInt(m.Version, 10), m.Message.ID, a.by.By, a.by.Reason)
+	rec, err := a.Store.Get(ctx, key)
+	switch {
+	case errors.Is(err, once.ErrCorrupt): // the message goes, and its damaged key runs nothing
+		return nil
+	case err != nil:
+		return err
+	case rec.Status == once.Running && rec.Owner != owner:
+		return errTaken
+	case a.by.DryRun:
+		return nil
+	case rec.Status == once.Unknown, rec.Status == once.Parked:
+		rec.Key = key
+		err = once.MarkDone(ctx, a.Store, rec, once.Outcome{Rejected: true, Omitted: true}, why(store.Discarded, a.by))
+	case rec.Status == once.Running, rec.Status == once.Absent:
+		err = a.reject(ctx, key, owner)
+	default: // it has an outcome
+		return nil
+	}
+	if errors.Is(err, once.ErrLeaseLost) {
+		return errTaken
+	}
+	a.decided = err == nil
+	return err
+}
+
+// reject makes a free key done, as rejected.
+func (a *discardWaiting) reject(ctx context.Context, key once.Key, owner [16]byte) error {
+	rec, err := a.Store.Claim(ctx, once.ClaimRequest{Fence: once.Fence{Key: key, Owner: owner}, Lease: noteLease})
+	switch {
+	case err != nil:
+		return err
+	case rec.Status != once.Running || rec.Owner != owner:
+		return errTaken
+	}
+	set := once.Settlement{Fence: once.Fence{Key: key, Owner: owner, Attempt: rec.Attempt}, Status: once.Done,
+		Outcome: once.Outcome{Rejected: true, Omitted: true}, Reason: name.Reason(why(store.Discarded, a.by)), KeepOutcome: decidedOutcome,
+		KeepKey: decidedKey}
+	set.Outcome, _ = a.Store.Options().Pack(key, nil, set.Outcome)
+	return a.Store.Settle(ctx, set)
 }
 
 // unitOf returns the key of a message that is not in a queue: the consumer may use
@@ -82,26 +119,10 @@ func isTaken(m *store.Shelved) bool {
 		queue && store.IsSealedReason(m.Reason))
 }
 
-// settleKey makes the claimed key done, or ends what is known of it as for a
-// message that is parked.
+// settleKey logs the decision. The key was settled before.
 func (a *discardWaiting) settleKey(ctx context.Context, m *store.Shelved, why string) error {
 	a.Store.Options().Logger.InfoContext(ctx, "inbox: a waiting message was discarded", "message", m.Message.ID, "consumer", m.Consumer,
 		"topic", m.Message.Topic, "key", m.Message.OrderingKey, "seq", m.Seq, "reason", why, "was", m.Reason)
-	if a.claim == (once.Fence{}) {
-		if _, ok := unitOf(m); !ok {
-			return nil
-		}
-		if err := a.discardAction.settleKey(ctx, m, why); !errors.Is(err, once.ErrCorrupt) {
-			return err
-		}
-		return nil
-	}
-	set := once.Settlement{Fence: a.claim, Status: once.Done, Outcome: once.Outcome{Rejected: true, Omitted: true}, Reason: name.Reason(why),
-		KeepOutcome: decidedOutcome, KeepKey: decidedKey}
-	set.Outcome, _ = a.Store.Options().Pack(a.claim.Key, nil, set.Outcome)
-	if err := a.Store.Settle(ctx, set); err != nil {
-		return fmt.Errorf("the message was discarded, but a copy of it may still be handled, because its key could not be made done: %v", err)
-	}
 	return nil
 }
 
@@ -109,20 +130,11 @@ func (a *discardWaiting) settleKey(ctx context.Context, m *store.Shelved, why st
 // known here.
 const decidedOutcome, decidedKey = 30 * 24 * time.Hour, 365 * 24 * time.Hour
 
-// unchanged frees the claimed key of a message that could not be changed.
-func (a *discardWaiting) unchanged(ctx context.Context) error {
-	if a.claim == (once.Fence{}) {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
-	defer cancel()
-	set := once.Settlement{Fence: a.claim, Status: once.Absent, KeepKey: decidedKey}
-	if a.claim.Attempt == 1 { // it has no attempts to be kept
-		set.KeepKey = time.Microsecond
-	}
-	err := a.Store.Settle(ctx, set)
-	if errors.Is(err, once.ErrLeaseLost) {
-		return nil
+// unwritten takes a message for changed that a process has begun to try meanwhile,
+// if the decision has its key: the process finds it done.
+func (a *discardWaiting) unwritten(ctx context.Context, m *store.Shelved, err error) error {
+	if a.decided && errors.Is(err, once.ErrLeaseLost) {
+		return a.settleKey(ctx, m, why(store.Discarded, a.by))
 	}
 	return err
 }

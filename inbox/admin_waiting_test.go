@@ -99,29 +99,153 @@ func TestAMessageThatIsHandledIsNotDiscarded(t *testing.T) {
 	}
 }
 
-// The attempt begins after the message was read to be discarded. The message is
-// handled, and its key is free for that.
-func TestADiscardThatTheConsumerForestalledLeavesTheMessage(t *testing.T) {
+// A process begins an attempt after the key of the message was decided about. It
+// meets a duplicate, and the decision holds.
+func TestADiscardThatHasTheKeyForestallsTheConsumer(t *testing.T) {
 	onBench(t, func(t *testing.T, b *bench) {
-		m := message("m0")
-		b.shelve("billing", m)
+		b.shelve("billing", message("m0"))
+		c := shapes[0].consumer(b, b.effect)
 		slow := &ill{Store: b.store}
 		slow.change = func() error {
-			row := b.onTheShelf()[0]
-			row.Attempts++
-			return b.store.Change(t.Context(), row)
+			start(t, c)
+			await(t, "the attempt", func() bool { return c.Stats.Duplicates.Load() == 1 })
+			return nil
 		}
-		if got := b.discardWaiting(slow, store.ShelfQuery{Consumer: "billing"}); got != (inbox.Tally{Matched: 1, Moved: 1}) {
+		if got := b.discardWaiting(slow, store.ShelfQuery{Consumer: "billing"}); got != (inbox.Tally{Matched: 1, Changed: 1}) {
 			t.Errorf("%+v", got)
 		}
-		rec, err := b.store.Get(t.Context(), once.Key{Operation: "billing", ID: "m0"})
-		if err != nil || rec.Status != once.Absent {
-			t.Errorf("its key is %v: %v", rec.Status, err)
+		b.wantDiscarded("m0")
+		if waiting := b.onTheShelf(store.Waiting, store.Parked); len(waiting) > 0 || b.count("m0") > 0 {
+			t.Errorf("m0 has %d effects, and on the shelf are %+v", b.count("m0"), waiting)
 		}
-		c := shapes[0].consumer(b, b.effect)
-		start(t, c)
+	})
+}
+
+// The attempt has the key when somebody wants to discard its message.
+func TestADiscardThatTheConsumerForestalledLeavesTheMessage(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		b.shelve("billing", message("m0"))
+		slow := &dying{ill: ill{Store: b.store}, before: func(call string) {
+			if call == "Claim" {
+				claim := once.ClaimRequest{Fence: once.Fence{Key: once.Key{Operation: "billing", ID: "m0"}, Owner: [16]byte{1}}, Lease: time.Second}
+				if _, err := b.store.Claim(t.Context(), claim); err != nil {
+					t.Error(err)
+				}
+			}
+		}}
+		if got := b.discardWaiting(slow, store.ShelfQuery{Consumer: "billing"}); got != (inbox.Tally{Matched: 1, Taken: 1}) {
+			t.Errorf("%+v", got)
+		}
+		start(t, shapes[0].consumer(b, b.effect))
 		await(t, "handled", func() bool { return b.count("m0") == 1 })
 	})
+}
+
+// dying is a store whose process ends at one of its calls: before the call has an
+// effect, or after it.
+type dying struct {
+	ill
+	left   int // calls until then
+	after  bool
+	calls  []string
+	before func(call string)
+}
+
+var errKilled = errors.New("the process has ended")
+
+func (s *dying) call(name string, do func() error) error {
+	s.calls = append(s.calls, name)
+	if s.before != nil {
+		s.before(name)
+		return do()
+	}
+	switch s.left--; {
+	case s.left < 0, s.left == 0 && !s.after:
+		return errKilled
+	case s.left == 0:
+		_ = do()
+		return errKilled
+	}
+	return do()
+}
+
+func (s *dying) Shelved(ctx context.Context, q store.ShelfQuery) (ms []store.Shelved, err error) {
+	err = s.call("Shelved", func() (err error) { ms, err = s.Store.Shelved(ctx, q); return err })
+	return ms, err
+}
+
+func (s *dying) Get(ctx context.Context, k once.Key) (rec once.Record, err error) {
+	err = s.call("Get", func() (err error) { rec, err = s.Store.Get(ctx, k); return err })
+	return rec, err
+}
+
+func (s *dying) Claim(ctx context.Context, r once.ClaimRequest) (rec once.Record, err error) {
+	err = s.call("Claim", func() (err error) { rec, err = s.Store.Claim(ctx, r); return err })
+	return rec, err
+}
+
+func (s *dying) Settle(ctx context.Context, set once.Settlement) error {
+	return s.call("Settle", func() error { return s.Store.Settle(ctx, set) })
+}
+
+func (s *dying) Change(ctx context.Context, m store.Shelved) error {
+	return s.call("Change", func() error { return s.Store.Change(ctx, m) })
+}
+
+// wantDiscarded checks that the key of a message is done as rejected.
+func (b *bench) wantDiscarded(id string) {
+	b.t.Helper()
+	rec, err := b.store.Get(b.t.Context(), once.Key{Operation: "billing", ID: id})
+	if err != nil || rec.Status != once.Done || !rec.Outcome.Rejected {
+		b.t.Errorf("the key of %s is %v, rejected: %v, %v", id, rec.Status, rec.Outcome.Rejected, err)
+	}
+}
+
+// Whenever the process of DiscardWaiting ends, the same call completes the
+// decision, at once and later: neither the message nor a copy of it runs.
+func TestADiscardThatWasInterruptedIsCompletedByTheSameCall(t *testing.T) {
+	for _, key := range []string{"free", "unknown"} {
+		for _, later := range []time.Duration{0, time.Minute} {
+			for kill := 1; ; kill++ {
+				ended := false
+				t.Run(fmt.Sprintf("%s/call %d/%v", key, kill, later), func(t *testing.T) {
+					onLongBench(t, func(t *testing.T, b *bench) {
+						for _, after := range []bool{false, true} {
+							id := fmt.Sprint("m-", after)
+							b.shelve("billing", message(id))
+							if key == "unknown" {
+								claim := once.ClaimRequest{Fence: once.Fence{Key: once.Key{Operation: "billing", ID: id}, Owner: [16]byte{1}}, Lease: time.Second}
+								if _, err := b.store.Claim(t.Context(), claim); err != nil {
+									t.Fatal(err)
+								}
+								time.Sleep(time.Minute)
+							}
+							q := store.ShelfQuery{Consumer: "billing", IDs: []string{id}}
+							s := &dying{ill: ill{Store: b.store}, left: kill, after: after}
+							_, err := inbox.Admin{Store: s}.DiscardWaiting(t.Context(), q, discards)
+							ended = err == nil
+							time.Sleep(later)
+							b.discardWaiting(b.store, q)
+							b.wantDiscarded(id)
+							if is := b.onTheShelf(store.Waiting); len(is) > 0 {
+								t.Errorf("killed at %v: waiting: %+v", s.calls, is)
+							}
+						}
+						c := shapes[0].consumer(b, b.effect)
+						b.publish("orders", message("m-false"), message("m-true"))
+						start(t, c)
+						await(t, "the copies are duplicates", func() bool { return c.Stats.Duplicates.Load() == 2 })
+					})
+				})
+				if ended {
+					if kill < 5 {
+						t.Errorf("it ended after %d calls", kill)
+					}
+					break
+				}
+			}
+		}
+	}
 }
 
 // Messages in the queue of a consumer are given up before they are delivered, and

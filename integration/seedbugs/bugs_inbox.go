@@ -366,8 +366,8 @@ var inboxBugs = []Bug{
 		Name: "discard-frees-the-key",
 		Why:  "a copy of a message that was discarded while it waited is handled",
 		File: "inbox/admin_waiting.go",
-		Old:  "rec.Status == once.Absent && !a.by.DryRun:",
-		New:  "rec.Status == once.Absent && a.by.By == \"\":",
+		Old:  "case rec.Status == once.Running, rec.Status == once.Absent:",
+		New:  "case rec.Status == once.Running:",
 		Test: Test{"./inbox", "^TestAWaitingMessageCanBeDiscarded$"},
 	},
 	{
@@ -417,5 +417,21 @@ var inboxBugs = []Bug{
 		Old:  "	return it.input == nil || len(rec.Fingerprint) == 0 || hmac.Equal(",
 		New:  "	return it.input == nil || len(rec.Fingerprint) > 0 || hmac.Equal(",
 		Test: Test{"./inbox", "^TestATooCoarseKeyParks$/^batch$"},
+	},
+	{
+		Name: "discard-does-not-know-its-own-claim",
+		Why:  "whoever repeats a discard that was interrupted is told that a process is handling the message",
+		File: "inbox/admin_waiting.go",
+		Old:  "	rec, err := a.Store.Get(ctx, key)\n",
+		New:  "	owner = name.Token()\n\trec, err := a.Store.Get(ctx, key)\n",
+		Test: Test{"./inbox", "^TestADiscardThatWasInterruptedIsCompletedByTheSameCall$"},
+	},
+	{
+		Name: "limit-of-a-decision-counts-damage",
+		Why:  "a decision with a limit does nothing on a store whose index is damaged, and says that nothing is there",
+		File: "inbox/admin.go",
+		Old:  "	q.Limit = min(limit-t.Changed+damaged, largestPage)",
+		New:  "	q.Limit = min(limit-t.Changed, largestPage)",
+		Test: Test{"./inbox", "^TestTheLimitOfADecisionCountsDecisions$"},
 	},
 }
