@@ -37,6 +37,7 @@ require (
 	go.opentelemetry.io/otel/trace v1.47.0
 	go.yaml.in/yaml/v3 v3.0.5
 	golang.org/x/mod v0.42.0
+	golang.org/x/tools v0.52.0
 	google.golang.org/api v0.304.0
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261012220534-4341edf3f941
 	google.golang.org/grpc v1.85.0
@@ -109,6 +110,7 @@ require (
 	github.com/effectively-once/once/broker/redisbroker v0.0.0
 	github.com/effectively-once/once/broker/servicebusbroker v0.0.0
 	github.com/effectively-once/once/broker/sqsbroker v0.0.0
+	github.com/effectively-once/once/cmd/oncevet v0.0.0
 	github.com/effectively-once/once/store/cosmosstore v0.0.0
 	github.com/effectively-once/once/store/redisstore v0.0.0
 	github.com/golang-sql/civil v0.0.0-20220223132316-b832511892a9 // indirect
@@ -166,3 +168,5 @@ replace github.com/effectively-once/once/store/tablestore => ../store/tablestore
 replace github.com/effectively-once/once/store/cosmosstore => ../store/cosmosstore
 
 replace github.com/effectively-once/once/store/dynamostore => ../store/dynamostore
+
+replace github.com/effectively-once/once/cmd/oncevet => ../cmd/oncevet

@@ -59,11 +59,13 @@ const longestPause = 200 * time.Millisecond
 // that has run for a while.
 func (s *scene) warm(ctx context.Context) error {
 	op := &once.Operation[string]{Name: "warm", OnUnknown: once.Resend}
+	//nolint:unstablekey // nobody repeats this work
 	_, err := once.Do(ctx, s.world, op.For(s.id+"-"+rand.Text()), func(context.Context, once.Key) (string, error) { return "", nil })
 	if err != nil {
 		return err
 	}
 	id := s.id + "-" + rand.Text()
+	//nolint:unstablekey // as above
 	_, err = s.doTx(ctx, op.For(id), func(_ context.Context, put func(id, mark string) error) (string, error) {
 		return "", put(id, "warm")
 	})

@@ -36,6 +36,8 @@ var rules = []rule{
 	{command: "make test", run: "make -n test", why: "it would run this test"},
 	{command: "make check", run: "make -n check", why: "it would test everything that needs no server"},
 	{command: "make bench", run: "make -n bench", why: "it measures for ten minutes"},
+	{command: "go install ./cmd/oncevet", run: "go build -o /dev/null ./cmd/oncevet", why: "it would install it for the user"},
+	{command: "go vet -vettool=", run: "go run ./cmd/oncevet -test=false ./examples/orders", why: "oncevet is not installed, and all packages take long"},
 	{command: "go run ./examples/quickstart", skip: true, why: "its own test runs it"},
 	{command: "curl -i localhost:8080/orders", skip: true, why: "the test of examples/quickstart sends the request"},
 	{command: "go get github.com/effectively-once/once", skip: true, why: "integration/cmd/release gets the modules, as they will be released"},

@@ -213,6 +213,12 @@ var (
 // compile type-checks a block. It puts statements into a function, declarations
 // of functions and types outside it, and a field with its value into a literal.
 func (c *compiler) compile(b block, context, result string) error {
+	_, _, err := c.check(b, context, result, nil)
+	return err
+}
+
+// check is compile with what it has found out about the code.
+func (c *compiler) check(b block, context, result string, info *types.Info) (*types.Package, []*ast.File, error) {
 	code := strings.NewReplacer("{ ... }", "{ panic(0) }").Replace(b.code)
 	code = leftOut.ReplaceAllString(code, "")
 	imports := ""
@@ -247,7 +253,7 @@ func (c *compiler) compile(b block, context, result string) error {
 		ours, imports, context, strings.Join(outside, "\n"), result, statements)
 	parsed, err := parser.ParseFile(c.files, b.place, source, 0)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	var found scanner.ErrorList
 	config := types.Config{Importer: c.importer, Error: func(err error) {
@@ -256,8 +262,9 @@ func (c *compiler) compile(b block, context, result string) error {
 			found.Add(c.files.Position(typed.Pos), typed.Msg)
 		}
 	}}
-	_, _ = config.Check("docs", c.files, []*ast.File{c.context, parsed}, nil)
-	return found.Err()
+	files := []*ast.File{c.context, parsed}
+	pkg, _ := config.Check("docs", c.files, files, info)
+	return pkg, files, found.Err()
 }
 
 // TestNamedTestsExist checks that the tests named in docs/windows.md exist in

@@ -5,6 +5,7 @@ package docs
 import (
 	_ "bytes"
 	_ "context"
+	_ "crypto/rand"
 	_ "database/sql"
 	_ "encoding/json"
 	_ "errors"

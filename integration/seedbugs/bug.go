@@ -28,7 +28,7 @@ func (t Test) String() string { return t.Package + " " + t.Run }
 
 // All lists the bugs by package.
 func All() []Bug {
-	return slices.Concat(rootBugs, smallBugs, commandBugs, consoleBugs, sqlBugs, sqlstoreBugs, pgstoreBugs, speculationBugs, manyBugs, asyncBugs, partitionBugs, inboxBugs, settleBugs, consumerBugs, outboxBugs,
+	return slices.Concat(rootBugs, smallBugs, commandBugs, vetBugs, consoleBugs, sqlBugs, sqlstoreBugs, pgstoreBugs, speculationBugs, manyBugs, asyncBugs, partitionBugs, inboxBugs, settleBugs, consumerBugs, outboxBugs,
 		reconcileBugs, listBugs, janitorBugs, retentionBugs, quotaBugs, casBugs, redisBugs, cosmosBugs, dynamoBugs, natsBugs, redisBrokerBugs, sqsBrokerBugs, pubsubBugs, eventHubsBugs, serviceBusBugs, storeBrokerBugs, brokerBugs, tieredBugs, tableBugs, webhookBugs, httpBugs)
 }
 

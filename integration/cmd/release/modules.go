@@ -29,6 +29,7 @@ var published = []string{
 	"broker/servicebusbroker",
 	"broker/sqsbroker",
 	"cmd/once",
+	"cmd/oncevet",
 	"grpconce",
 	"httponce",
 	"otelonce",

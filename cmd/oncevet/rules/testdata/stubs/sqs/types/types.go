@@ -1,0 +1,3 @@
+package types
+
+type Message struct{ MessageId, ReceiptHandle, Body *string }

@@ -1,0 +1,3 @@
+module github.com/stripe/stripe-go/v82
+
+go 1.24

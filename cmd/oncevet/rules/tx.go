@@ -1,0 +1,285 @@
+package rules
+
+import (
+	"go/ast"
+	"go/types"
+	"slices"
+	"strings"
+
+	"golang.org/x/tools/go/analysis"
+)
+
+var txEffect = rule{"txeffect", `report effects outside the database in a transaction
+
+The work of once.DoTx, once.InTx, inbox.Tx, inbox.Batch and httponce.HandlerTx,
+and the rows of inbox.DoThenTx, may run again after a conflict, and may be rolled
+back. A request to another system is then sent twice, or for nothing. The rule
+finds requests of net/http, generated RPC clients, the SDKs of AWS, Azure, Google
+and Stripe, Redis, MongoDB, mail, and writes to a database that is not that of the
+transaction.`, func(c *checker) {
+	for _, g := range c.guards {
+		if g.kind != inTx {
+			continue
+		}
+		c.calls(g, func(call call) {
+			switch {
+			case c.matches(call.CallExpr, publishes) || c.matches(call.CallExpr, acks):
+			case c.isEffect(call.CallExpr):
+				c.report(call.at, nil, "%s%s leaves the database inside %s, which may roll back or run again: "+
+					"call it in once.Do before the transaction, or put a message into the outbox", shown(call.CallExpr), call.in(), g.api)
+			case c.isPoolCall(call, otherPool):
+				c.report(call.at, nil, "%s%s writes to another database inside %s, whose rollback does not undo it: "+
+					"call it in once.Do before the transaction, or put a message into the outbox", shown(call.CallExpr), call.in(), g.api)
+			}
+		})
+	}
+}}
+
+var txPool = rule{"txpool", `report statements through the pool instead of the transaction
+
+A statement that the work of once.DoTx, once.InTx, inbox.Tx, inbox.Batch or
+httponce.HandlerTx sends through *sql.DB, *sqlx.DB or *pgxpool.Pool, or through
+queries of sqlc that are not made by WithTx, is not part of the transaction. It
+stays when the transaction is rolled back, happens again when it is repeated, does
+not see its rows, and waits for a second connection of the pool.`, func(c *checker) {
+	for _, g := range c.guards {
+		if g.kind != inTx {
+			continue
+		}
+		c.calls(g, func(call call) {
+			if c.isPoolCall(call, ownPool) {
+				c.report(call.at, c.useTx(call), "%s%s is not part of the transaction of %s: %s", shown(call.CallExpr), call.in(), g.api, c.instead(g))
+			}
+			if on := c.receiver(call.CallExpr); on != nil && c.isBoundElsewhere(call, on) {
+				c.report(call.at, nil, "%s%s is not part of the transaction of %s: use %s.WithTx", shown(call.CallExpr), call.in(), g.api, c.text(on))
+			}
+			for i, arg := range call.Args {
+				if c.isPassedPool(call, i, arg) {
+					var fix []analysis.SuggestedFix
+					if g.tx != nil && call.helper == "" && types.AssignableTo(g.tx.Type(), c.parameterType(call.CallExpr, i)) {
+						fix = replace(arg, g.tx.Name(), "Pass the transaction")
+					}
+					at := call.at
+					if call.helper == "" {
+						at = arg
+					}
+					c.report(at, fix, "%s%s gets %s, which is not part of the transaction of %s: %s", shown(call.CallExpr), call.in(), c.text(arg), g.api,
+						c.instead(g))
+				}
+			}
+		})
+	}
+}}
+
+// instead says what to use instead of a pool.
+func (c *checker) instead(g *guard) string {
+	if g.tx != nil {
+		return "use " + g.tx.Name()
+	}
+	return "use the transaction"
+}
+
+// whose says whose pool is looked for.
+type whose int
+
+const (
+	ownPool   whose = iota // of the transaction's kind of database: every statement
+	otherPool              // of another database: what changes it
+)
+
+// statements are the methods of pools that send a statement or take a
+// connection for some.
+var statements = strings.Fields("Exec ExecContext Query QueryContext QueryRow QueryRowContext Prepare PrepareContext Begin BeginTx BeginFunc BeginTxFunc " +
+	"Conn SendBatch CopyFrom Acquire AcquireFunc NamedExec NamedExecContext NamedQuery NamedQueryContext Get GetContext Select SelectContext " +
+	"Queryx QueryxContext QueryRowx QueryRowxContext MustExec MustExecContext MustBegin Beginx BeginTxx Preparex PreparexContext")
+
+// writes are those that surely, or most often, change something.
+var writes = strings.Fields("Exec ExecContext Begin BeginTx BeginFunc BeginTxFunc SendBatch CopyFrom NamedExec NamedExecContext MustExec " +
+	"MustExecContext MustBegin Beginx BeginTxx")
+
+// isPoolCall reports whether a call is a statement through a pool.
+func (c *checker) isPoolCall(call call, whose whose) bool {
+	on := c.receiver(call.CallExpr)
+	f := c.callee(call.CallExpr)
+	if on == nil || f == nil || !c.isPool(on) || c.bindsTo(call, on) {
+		return false
+	}
+	if own := c.likeTx(call.guard, c.typeOf(on)); whose == ownPool {
+		return own && slices.Contains(statements, f.Name())
+	} else {
+		return !own && slices.Contains(writes, f.Name())
+	}
+}
+
+// bindsTo reports whether an expression is the transaction or made from it.
+func (c *checker) bindsTo(call call, e ast.Expr) bool {
+	w := walker{index: c.index, bound: call.bound}
+	return w.fromTx(e)
+}
+
+// isPool reports whether an expression is a pool of connections.
+func (c *checker) isPool(e ast.Expr) bool {
+	switch path, name := named(c.typeOf(e)); path + "." + name {
+	case "database/sql.DB", "github.com/jmoiron/sqlx.DB", "github.com/jackc/pgx/pgxpool.Pool":
+		return true
+	}
+	return false
+}
+
+// likeTx reports whether a pool is of the same kind of database as the
+// transaction, so that there is a statement of the transaction to use instead.
+func (c *checker) likeTx(g *guard, pool types.Type) bool {
+	path, name := named(g.txOf)
+	switch ofPool, _ := named(pool); {
+	case path == "" || g.txOf == nil:
+		return true // a type parameter
+	case strings.HasPrefix(ofPool, "github.com/jackc/pgx"):
+		return strings.HasPrefix(path, "github.com/jackc/pgx")
+	default:
+		return path == "database/sql" && name == "Tx" || strings.HasPrefix(path, "github.com/jmoiron/sqlx") ||
+			strings.HasPrefix(path, "github.com/uptrace/bun") || strings.HasPrefix(path, "gorm.io/")
+	}
+}
+
+// useTx is the fix that calls the same method of the transaction, if it has the
+// same signature.
+func (c *checker) useTx(call call) []analysis.SuggestedFix {
+	g, f := call.guard, c.callee(call.CallExpr)
+	if g.tx == nil || call.helper != "" || g.txOf == nil {
+		return nil
+	}
+	o, _, _ := types.LookupFieldOrMethod(g.txOf, true, c.pkg, f.Name())
+	m, ok := o.(*types.Func)
+	if !ok || !types.Identical(withoutReceiver(m), withoutReceiver(f)) {
+		return nil
+	}
+	return replace(c.receiver(call.CallExpr), g.tx.Name(), "Use the transaction")
+}
+
+func withoutReceiver(f *types.Func) *types.Signature {
+	s := f.Signature()
+	return types.NewSignatureType(nil, nil, nil, s.Params(), s.Results(), s.Variadic())
+}
+
+// isBoundElsewhere reports whether a call is one of the queries that sqlc has
+// generated, of a variable that has no transaction: its type has the method
+// WithTx, and it is made outside of the work.
+func (c *checker) isBoundElsewhere(call call, on ast.Expr) bool {
+	f, g := c.callee(call.CallExpr), call.guard
+	if f == nil || f.Name() == "WithTx" || g.api == "once.InTx" || g.txOf == nil || c.bindsTo(call, on) {
+		return false
+	}
+	t := c.typeOf(on)
+	o, _, _ := types.LookupFieldOrMethod(t, true, c.pkg, "WithTx")
+	with, ok := o.(*types.Func)
+	if !ok || !takesContext(f.Signature()) {
+		return false
+	}
+	s := with.Signature()
+	if s.Params().Len() != 1 || s.Results().Len() != 1 || !types.Identical(s.Params().At(0).Type(), g.txOf) || !types.Identical(s.Results().At(0).Type(), t) {
+		return false
+	}
+	switch e := ast.Unparen(on).(type) {
+	case *ast.Ident:
+		v := c.variable(e)
+		return v != nil && !(g.work.node.Pos() <= v.Pos() && v.Pos() < g.work.node.End()) && call.helper == ""
+	case *ast.SelectorExpr: // s.queries
+		v := c.variable(e.X)
+		return v != nil && !(g.work.body.Pos() <= v.Pos() && v.Pos() < g.work.body.End()) && call.helper == ""
+	}
+	return false
+}
+
+// isPassedPool reports whether an argument is a pool that the called function
+// sends statements through: its parameter is an interface with such a method.
+func (c *checker) isPassedPool(call call, i int, arg ast.Expr) bool {
+	if !c.isPool(arg) || c.bindsTo(call, arg) || !c.likeTx(call.guard, c.typeOf(arg)) {
+		return false
+	}
+	t := c.parameterType(call.CallExpr, i)
+	if t == nil || !types.IsInterface(t) {
+		return false
+	}
+	set := types.NewMethodSet(t)
+	for m := range set.Methods() {
+		if slices.Contains(statements, m.Obj().Name()) {
+			return true
+		}
+	}
+	return false
+}
+
+// parameterType returns the type of the parameter that takes an argument.
+func (c *checker) parameterType(call *ast.CallExpr, i int) types.Type {
+	sig, ok := c.typeOf(call.Fun).Underlying().(*types.Signature)
+	if !ok {
+		return nil
+	}
+	n := sig.Params().Len()
+	if sig.Variadic() && i >= n-1 {
+		if slice, ok := sig.Params().At(n - 1).Type().(*types.Slice); ok {
+			return slice.Elem()
+		}
+	}
+	if i >= n {
+		return nil
+	}
+	return sig.Params().At(i).Type()
+}
+
+var txPublish = rule{"txpublish", `report messages that are published beside a transaction
+
+A message that the work of a transaction hands to the broker is published even if
+the transaction is rolled back, and again if it is repeated. Put it into the
+outbox, with the transaction.`, func(c *checker) {
+	for _, g := range c.guards {
+		if g.kind != inTx {
+			continue
+		}
+		c.calls(g, func(call call) {
+			if !c.matches(call.CallExpr, publishes) || c.isPipeline(call.CallExpr) {
+				return
+			}
+			use := "put the message into the outbox, with " + c.txName(g)
+			if path, _ := named(c.typeOf(c.receiver(call.CallExpr))); path == "github.com/riverqueue/river" {
+				use = "use InsertTx"
+			}
+			c.report(call.at, nil, "%s%s publishes even if %s rolls back, and again if it is repeated: %s", shown(call.CallExpr), call.in(), g.api, use)
+		})
+	}
+}}
+
+func (c *checker) txName(g *guard) string {
+	if g.tx != nil {
+		return g.tx.Name()
+	}
+	return "its transaction"
+}
+
+// isPipeline reports whether a call only adds a command to a pipeline of Redis,
+// or to a transaction of redisstore.
+func (c *checker) isPipeline(call *ast.CallExpr) bool {
+	at := unversioned(c.callee(call).Pkg().Path())
+	return (at == "github.com/redis/go-redis" || at == "github.com/go-redis/redis") && !c.changesRedis(call, c.callee(call))
+}
+
+var doInTx = rule{"dointx", `report once.Do and once.DoTx inside a transaction
+
+Inside the work of a transaction they return once.ErrInTx. With a context of
+another origin they would take a second connection, and on SQLite wait for
+themselves. Call once.Do before the transaction; for a second key in the same
+transaction use once.InTx.`, func(c *checker) {
+	for _, g := range c.guards {
+		if g.kind != inTx {
+			continue
+		}
+		c.calls(g, func(call call) {
+			switch {
+			case c.is(call.CallExpr, "Do"):
+				c.report(call.at, nil, "once.Do%s inside %s returns once.ErrInTx: call it before the transaction", call.in(), g.api)
+			case c.is(call.CallExpr, "DoTx"):
+				c.report(call.at, nil, "once.DoTx%s inside %s returns once.ErrInTx: use once.InTx with %s", call.in(), g.api, c.txName(g))
+			}
+		})
+	}
+}}

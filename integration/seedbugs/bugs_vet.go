@@ -1,0 +1,64 @@
+package seedbugs
+
+// vetTest runs the rules of oncevet on planted mistakes.
+var vetTest = Test{"./cmd/oncevet/rules", "^TestMistakesAreFound$"}
+
+// vetBugs are mistakes in the rules of oncevet.
+var vetBugs = []Bug{
+	{
+		Name: "oncevet-stops-at-the-closure",
+		Why:  "an effect that a helper has inside a transaction is not found",
+		File: "cmd/oncevet/rules/guard.go",
+		Old:  "\tif decl != nil && !w.seen[decl] {",
+		New:  "\tif decl != nil && w.seen[decl] {",
+		Test: vetTest,
+	},
+	{
+		Name: "oncevet-overlooks-wrappers",
+		Why:  "work that is given to a function of the package, which calls DoTx, is not checked",
+		File: "cmd/oncevet/rules/guard.go",
+		Old:  "\tif wrapper == nil {",
+		New:  "\tif wrapper != nil {",
+		Test: vetTest,
+	},
+	{
+		Name: "oncevet-takes-the-transaction-for-the-pool",
+		Why:  "queries of sqlc that have the transaction are reported",
+		File: "cmd/oncevet/rules/guard.go",
+		Old:  "if v := w.variable(n.Lhs[i]); v != nil && w.fromTx(from) {",
+		New:  "if v := w.variable(n.Lhs[i]); v != nil && !w.fromTx(from) {",
+		Test: vetTest,
+	},
+	{
+		Name: "oncevet-forgets-that-ids-are-stored",
+		Why:  "a new ID that is stored before it becomes a key is reported",
+		File: "cmd/oncevet/rules/unstable.go",
+		Old:  "\t\tif t.info.Uses[id] != v || id.Pos() >= t.at.Pos() {",
+		New:  "\t\tif t.info.Uses[id] != v || id.Pos() >= 0 {",
+		Test: vetTest,
+	},
+	{
+		Name: "oncevet-blames-the-index-of-an-item",
+		Why:  "a key that is the ID of items[i] is reported",
+		File: "cmd/oncevet/rules/unstable.go",
+		Old:  "\t\treturn t.trace(e.X) // and not the index: items[i].ID is the ID of an item",
+		New:  "\t\treturn first(t.trace(e.X), t.trace(e.Index))",
+		Test: vetTest,
+	},
+	{
+		Name: "oncevet-takes-any-comment-for-a-reason",
+		Why:  "a finding is silenced without a reason",
+		File: "cmd/oncevet/rules/rules.go",
+		Old:  "\tif silenced && reason {",
+		New:  "\tif silenced {",
+		Test: vetTest,
+	},
+	{
+		Name: "oncevet-blames-settled-branches",
+		Why:  "a message that is acknowledged in a branch that returns is reported",
+		File: "cmd/oncevet/rules/ack.go",
+		Old:  "\t\tif kind, _ := around.ParentEdge(); kind.String() != \"IfStmt.Init\" {",
+		New:  "\t\tif kind, _ := around.ParentEdge(); kind.String() == \"IfStmt.Init\" {",
+		Test: vetTest,
+	},
+}
