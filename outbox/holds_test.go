@@ -186,6 +186,49 @@ func TestAReplayBetweenTwoLooksKeepsTheOrderOfItsKey(t *testing.T) {
 	})
 }
 
+// replayedLate is a store in which a person replays the Stuck messages just after
+// a relay has read the Held ones of a key.
+type replayedLate struct {
+	store.Relayable
+	armed *atomic.Bool
+}
+
+func (s replayedLate) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
+	ms, err := s.Relayable.Outgoing(ctx, q)
+	if err == nil && q.State == store.Held && q.OrderingKey != "" && s.armed.CompareAndSwap(true, false) {
+		_, err = outbox.Admin{Store: s.Relayable}.Replay(ctx, store.OutgoingQuery{}, outbox.Decision{By: "me", Reason: "mended"})
+	}
+	return ms, err
+}
+
+// A person parks the first of the messages that are Held, and replays it before the
+// relay has learned that. It was not Held when these were read, and no longer Stuck
+// when the relay looked, but is published before them.
+func TestAReplayBesideARetryKeepsTheOrderOfItsKey(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.sender.set(nil, func(m *broker.Message) error {
+			if m.OrderingKey == "key" {
+				return errors.New("cannot be taken now")
+			}
+			return nil
+		})
+		b.put(append(some(2, "k", "key"), message("a", ""))...)
+		r := b.relay()
+		var armed atomic.Bool
+		r.Store = replayedLate{b.store, &armed}
+		stop := b.run(r)
+		b.until("another message is out", func() bool { return len(b.sender.taken()) == 1 })
+		b.put(message("z", ""))
+		b.until("the key is held", func() bool { return len(b.rows(store.Held)) == 2 })
+		b.sender.set(nil, nil)
+		b.park(store.Held, "k0000")
+		armed.Store(true)
+		b.until("both are out", func() bool { return len(b.sender.taken()) == 4 })
+		stop()
+		b.wantOrder("key")
+	})
+}
+
 // crowd is a store with many held messages without an ordering key.
 type crowd struct {
 	store.Relayable

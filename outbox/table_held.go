@@ -67,17 +67,9 @@ func (r *retrier) retry(ctx, working context.Context) (busy bool, err error) {
 
 // tryHold publishes the messages of a hold.
 func (r *retrier) tryHold(ctx, working context.Context, o *hold) (busy bool, err error) {
-	q := store.OutgoingQuery{State: store.Held, Lanes: []int{o.lane}, OrderingKey: o.key, Limit: r.Batch, MaxBytes: r.MaxBytes,
-		HeldBy: r.heldBy()}
-	if o.key == "" {
-		q.After, q.Limit = o.after, 1
-	}
-	ms, err := r.read(ctx, q)
-	if err != nil {
-		return false, err
-	}
 	c := carrier{env: r.env, source: heldSource{r.table}, pace: cautious}
-	if err := c.look(ctx, ms); err != nil { // a person may have parked a message that was among these
+	ms, err := r.readHold(ctx, o, &c)
+	if err != nil {
 		return false, err
 	}
 	if o.stuck > 0 && slices.ContainsFunc(ms, func(m store.Outgoing) bool { return m.Seq == o.stuck }) {
@@ -94,6 +86,34 @@ func (r *retrier) tryHold(ctx, working context.Context, o *hold) (busy bool, err
 		return true, nil
 	}
 	return r.carryHeld(ctx, working, o, &c, ms)
+}
+
+// readHold reads the messages of a hold, and then what people have decided.
+func (r *retrier) readHold(ctx context.Context, o *hold, c *carrier) ([]store.Outgoing, error) {
+	q := store.OutgoingQuery{State: store.Held, Lanes: []int{o.lane}, OrderingKey: o.key, Limit: r.Batch, MaxBytes: r.MaxBytes,
+		HeldBy: r.heldBy()}
+	if o.key == "" {
+		q.After, q.Limit = o.after, 1
+	}
+	for {
+		ms, err := r.read(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		c.looked = time.Time{}
+		if err := c.look(ctx, ms); err != nil { // a person may have parked a message that was among these
+			return nil, err
+		}
+		if o.key == "" || len(ms) == 0 {
+			return ms, nil
+		}
+		// An earlier message that was Stuck when these were read, and was replayed before
+		// the look, is in neither answer. It is Held now.
+		first, err := r.read(ctx, store.OutgoingQuery{State: store.Held, Lanes: q.Lanes, OrderingKey: o.key, Limit: 1, Bodiless: true})
+		if err != nil || len(first) == 0 || first[0].Seq >= ms[0].Seq {
+			return ms, err
+		}
+	}
 }
 
 // checkStuck checks whether a person has decided about a Stuck message.
