@@ -62,7 +62,9 @@ func (s *CAS) expire() {
 }
 
 // exactly is the time that only the service knows.
-func (s *CAS) exactly() cas.Now { return cas.Exactly(cas.Instant(time.Now().Add(s.rules.Ahead).UnixMicro())) }
+func (s *CAS) exactly() cas.Now {
+	return cas.Exactly(cas.Instant(time.Now().Add(s.rules.Ahead).UnixMicro()))
+}
 
 // Link returns the store as a process sees it.
 func (s *CAS) Link(p *Process) *CASLink {

@@ -40,6 +40,7 @@ type crossing struct {
 	there, back time.Duration
 	notices     time.Duration // until it notices that its context has ended, as others do at the same instant
 	long        time.Duration // until a late call arrives
+	gives       time.Duration // after which its caller gives up, if nobody answers
 	arrives     bool          // although its process dies on the way
 	unanswered  bool          // while its link is down
 }
@@ -116,6 +117,7 @@ func (p *Process) depart(c Call) *crossing {
 	}
 	x.notices = d.Between(time.Nanosecond, 100*time.Microsecond)
 	x.long = d.Between(time.Second, latest)
+	x.gives = min(4*x.long, patience)
 	x.arrives, x.unanswered = d.Chance(.5), d.Chance(.25)
 	if c.Within > 0 {
 		x.hurry(&d)
@@ -129,13 +131,14 @@ func (p *Process) depart(c Call) *crossing {
 }
 
 // hurry has a call arrive within its bound, and often at the end of it, where a
-// mistake shows.
+// mistake shows. Its caller may be told much earlier that the connection is gone.
 func (x *crossing) hurry(d *Draw) {
 	x.there = min(x.there, x.Within/4)
 	longest := x.Within - x.there
 	if x.long = d.Between(0, longest); d.Chance(.5) {
 		x.long = longest - d.Between(0, longest/20)
 	}
+	x.gives = d.Between(0, 2*x.long)
 }
 
 func (w *World) draw(x *crossing, d *Draw) FaultKind {
@@ -180,7 +183,7 @@ func (x *crossing) arrive(ctx context.Context) error {
 		return x.told(ErrDead)
 	case x.from.World.IsDown(x.Links...):
 		if x.unanswered {
-			_ = x.wait(ctx, min(4*x.long, patience))
+			_ = x.wait(ctx, x.gives)
 		}
 		return x.told(ErrDown)
 	}
@@ -189,7 +192,7 @@ func (x *crossing) arrive(ctx context.Context) error {
 
 // hangs waits for a reply that does not come.
 func (x *crossing) hangs(ctx context.Context) error {
-	err := x.wait(ctx, min(4*x.long, patience))
+	err := x.wait(ctx, x.gives)
 	x.from.wake(x.notices)
 	return errors.Join(x.unknown(), err)
 }

@@ -28,7 +28,6 @@ type KeysPlan struct {
 	Policy   once.Policy
 	Settles  time.Duration // a call of the downstream arrives within this, or never
 	ValidFor time.Duration // of keys at the downstream that honours them; 0: for ever
-	Margin   time.Duration // for which it honours them longer than it says
 	Every    time.Duration // of reconciler and janitor
 
 	Refused float64 // keys that are refused when they are first tried

@@ -7,10 +7,12 @@ import (
 
 // TestKeysKeepTheLaws plays small worlds of keys on both kinds of stores.
 func TestKeysKeepTheLaws(t *testing.T) {
-	for _, name := range []string{"keys", "cas"} {
-		playAll(t, name, 150)
-	}
+	playAll(t, "keys", 150)
+	playAll(t, "cas", 150)
 }
+
+// TestRequestsKeepTheLaws plays small worlds of requests.
+func TestRequestsKeepTheLaws(t *testing.T) { playAll(t, "http", 100) }
 
 // playAll plays the worlds of the first seeds, and tells which laws they broke.
 func playAll(t *testing.T, kind string, seeds Seed) {
@@ -31,7 +33,7 @@ func playAll(t *testing.T, kind string, seeds Seed) {
 // TestASeedOfKeysHasOneHistory plays worlds twice, on one processor.
 func TestASeedOfKeysHasOneHistory(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	for _, name := range []string{"keys", "cas"} {
+	for _, name := range []string{"keys", "cas", "http"} {
 		sameTwice(t, name, 15)
 	}
 }

@@ -29,8 +29,8 @@ type Answer struct {
 
 // deed is what is known of a key.
 type deed struct {
-	effects []Answer // as they happened
-	seen    []Answer // as callers were told
+	effects []Answer            // as they happened
+	seen    []Answer            // as callers were told
 	decided map[[16]byte]string // claims, by whom
 	touched bool                // by a person
 }
@@ -39,6 +39,10 @@ type deed struct {
 type book struct {
 	*World
 	KeysPlan
+
+	// margin is for how long the downstream honours keys beyond ValidFor: until work
+	// that has looked at the age of its key has made its call.
+	margin time.Duration
 
 	mu    sync.Mutex
 	deeds map[string]*deed
@@ -53,7 +57,10 @@ type tried struct {
 }
 
 func newBook(w *World, plan KeysPlan) *book {
-	b := &book{World: w, KeysPlan: plan, deeds: make(map[string]*deed), runs: make(map[string]tried), busy: make(map[string]bool)}
+	b := &book{World: w, KeysPlan: plan, margin: plan.Settles, deeds: make(map[string]*deed), runs: make(map[string]tried), busy: make(map[string]bool)}
+	if plan.Slow > 0 || w.Stalls > 0 || plan.Policy.Lease < 30*time.Second {
+		b.margin += plan.Policy.Lease + plan.Slowest + w.Stall
+	}
 	for i := range plan.Processes {
 		b.busy[fmt.Sprint("caller", i+1)] = true
 	}
@@ -88,7 +95,7 @@ func (b *book) arrives(kind, key string) Answer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	d := b.of(key)
-	if n := len(d.effects); kind == honours && n > 0 && (b.ValidFor == 0 || b.Now() < d.effects[n-1].At+b.ValidFor+b.Margin) {
+	if n := len(d.effects); kind == honours && n > 0 && (b.ValidFor == 0 || b.Now() < d.effects[n-1].At+b.ValidFor+b.margin) {
 		return d.effects[n-1]
 	}
 	a := b.makes(key, len(d.effects)+1)
@@ -158,6 +165,28 @@ func (b *book) answered(kind, key string, a Answer, err error) {
 	d.seen = append(d.seen, a)
 }
 
+// answeredText judges an answer of which a client got the text.
+func (b *book) answeredText(kind, key, text string, refused bool) {
+	b.mu.Lock()
+	a, known := b.runs[text].answer, false
+	for _, e := range b.of(key).effects {
+		if e.Text == text {
+			a = e
+		}
+	}
+	known = a.Text != ""
+	b.mu.Unlock()
+	if !known {
+		b.Broke(OneAnswer, key, "a client was told %.60q, which nobody has answered", text)
+		return
+	}
+	var err error
+	if refused {
+		err = once.ErrRejected
+	}
+	b.answered(kind, key, a, err)
+}
+
 // failed judges an error that a caller got. It reports whether the caller is to
 // call again, and after how long.
 func (b *book) failed(kind, key string, err error) (after time.Duration, again bool) {
@@ -180,7 +209,7 @@ func (b *book) failed(kind, key string, err error) (after time.Duration, again b
 		}
 	case errors.Is(err, once.ErrExpired):
 		young := func(a Answer) bool { return b.Now() < a.At+b.Policy.KeepOutcome }
-		if slices.ContainsFunc(append(d.effects, d.seen...), young) {
+		if slices.ContainsFunc(d.seen, young) {
 			wrong = "its answer is younger than KeepOutcome"
 		}
 	case errors.Is(err, once.ErrOutcomeUnavailable):

@@ -33,9 +33,12 @@ func keysPlan(seed Seed) KeysPlan {
 		p.Policy.KeepOutcome = d.Between(5*time.Second, 30*time.Second)
 		p.Policy.KeepKey = d.Between(45*time.Second, 90*time.Second) // longer than any call is under way
 	}
-	if d.Chance(.5) {
+	switch d.Number(4) {
+	case 0:
 		p.ValidFor = d.Between(10*time.Second, 40*time.Second)
-		p.Margin = p.Policy.Lease + p.Settles
+	case 1: // nothing comes between the look at its age and its call
+		p.ValidFor = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}[d.Number(3)]
+		p.Settles, p.Slow, p.Policy.Lease = 300*time.Millisecond, 0, 30*time.Second
 	}
 	return p
 }
@@ -50,4 +53,23 @@ func casPlan(seed Seed) KeysPlan {
 		p.Slowest = p.Policy.Lease / 2
 	}
 	return p
+}
+
+func httpSettings(seed Seed) Settings {
+	s := keysSettings(seed)
+	d := seed.Draw("settings of requests")
+	if d.Chance(.3) {
+		s.Outages = append(s.Outages, Outage{Network, 1 + d.Number(3), []time.Duration{5 * time.Second, time.Minute}[d.Number(2)]})
+	}
+	return s
+}
+
+func httpPlan(seed Seed) HTTPPlan {
+	d, p := seed.Draw("plan of requests"), keysPlan(seed)
+	if d.Chance(.3) {
+		p = casPlan(seed)
+	}
+	p.Policy.KeepOutcome, p.Policy.KeepKey = 24*time.Hour, 48*time.Hour
+	p.Large, p.Rounds = 0, 1+d.Number(2)
+	return HTTPPlan{KeysPlan: p, Servers: 1 + d.Number(2), Patience: []time.Duration{5 * time.Second, time.Minute}[d.Number(2)]}
 }

@@ -25,6 +25,7 @@ func Kinds() []Kind {
 		{"hour", "a busy hour", hourSettings, func(w *World) *Result { return hourMail(w.Seed).Run(w) }},
 		{"keys", "a few minutes of calls, each key in several processes", keysSettings, func(w *World) *Result { return keysPlan(w.Seed).Run(w) }},
 		{"cas", "the same on an engine that compares and swaps", keysSettings, func(w *World) *Result { return casPlan(w.Seed).Run(w) }},
+		{"http", "a few minutes of requests, each from several clients", httpSettings, func(w *World) *Result { return httpPlan(w.Seed).Run(w) }},
 	}
 }
 

@@ -1,0 +1,201 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/httponce"
+)
+
+// RetryAfter is the law that nobody calls again before a server asks for it.
+const RetryAfter Law = "retry-after"
+
+const refusedStatus = http.StatusPaymentRequired
+
+// handlers are what a server does under its guards.
+type handlers[Tx any] struct {
+	*web[Tx]
+	l *life[Tx]
+}
+
+// keyOf returns the key under which a request runs, and notes that it has an
+// effect.
+func (h *handlers[Tx]) keyOf(kind string, r *http.Request) (once.Key, error) {
+	body, err := io.ReadAll(r.Body)
+	claim, ok := once.ClaimFrom(r.Context())
+	if err == nil && !ok {
+		err = errors.New("world: the handler runs without a claim")
+	}
+	if err == nil {
+		h.nameOnce(kind, string(body), claim.Key)
+	}
+	return claim.Key, err
+}
+
+// order writes a row.
+func (h *handlers[Tx]) order(w http.ResponseWriter, r *http.Request, tx Tx) error {
+	key, err := h.keyOf(inTx, r)
+	if err != nil {
+		return err
+	}
+	a, err := h.l.row(r.Context(), tx, key)
+	if err != nil && !errors.Is(err, once.ErrRejected) {
+		return once.RetryAfter(time.Second, err)
+	}
+	respond(w, a)
+	return nil
+}
+
+// pay calls a downstream that can be asked.
+func (h *handlers[Tx]) pay(w http.ResponseWriter, r *http.Request) {
+	key, err := h.keyOf(asks, r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	a, err := h.l.effect(r.Context(), key)
+	if err == nil || errors.Is(err, once.ErrRejected) {
+		respond(w, a)
+		return
+	}
+	if isNotDone(err) {
+		httponce.NotDone(w)
+		http.Error(w, "nothing happened", http.StatusServiceUnavailable)
+		return
+	}
+	http.Error(w, "nobody knows", http.StatusGatewayTimeout)
+}
+
+// isNotDone reports whether effect says that nothing happened.
+func isNotDone(err error) bool { return errors.Is(err, ErrDown) || errors.Is(err, errBusiness) }
+
+func (h *handlers[Tx]) lookup(ctx context.Context, key once.Key) (*httponce.Response, bool, error) {
+	a, found, err := h.keys.lookup(ctx, h.l.p, key)
+	if !found {
+		return nil, false, err
+	}
+	r := &httponce.Response{Status: http.StatusCreated, Header: http.Header{"Content-Type": {"text/plain"}}, Body: []byte(a.Text)}
+	if a.Refused {
+		r.Status = refusedStatus
+	}
+	return r, true, nil
+}
+
+func respond(w http.ResponseWriter, a Answer) {
+	w.Header().Set("Content-Type", "text/plain")
+	status := http.StatusCreated
+	if a.Refused {
+		status = refusedStatus
+	}
+	w.WriteHeader(status)
+	io.WriteString(w, a.Text)
+}
+
+// client sends all requests until it has all answers.
+func (v *web[Tx]) client(ctx context.Context, p *Process) error {
+	program, _, _ := strings.Cut(p.Name, ".")
+	v.book.works(program, true)
+	defer v.book.works(program, true) // its next life sends them again
+	c := &http.Client{Transport: &httponce.Transport{Base: &wire[Tx]{v, p}}}
+	var all sync.WaitGroup
+	for _, kind := range []string{inTx, asks} {
+		for n := range v.Keys {
+			id := fmt.Sprintf("k%d", n+1)
+			all.Go(func() { v.rounds(ctx, p, c, kind, id) })
+		}
+		all.Go(func() { v.single(ctx, p, c, kind) })
+	}
+	all.Wait()
+	if ctx.Err() == nil {
+		v.book.works(program, false)
+		<-ctx.Done()
+	}
+	return nil
+}
+
+// rounds sends a request that all clients send, under one key.
+func (v *web[Tx]) rounds(ctx context.Context, p *Process, c *http.Client, kind, id string) {
+	e := &exchange{id: id}
+	for n := range v.Rounds {
+		d := v.Seed.Draw("pause before", p.Name, kind, id).nth(n)
+		longest := v.Length / time.Duration(v.Rounds)
+		if v.Now() > v.Length {
+			longest = time.Second
+		}
+		if Sleep(ctx, d.Between(0, longest)) != nil {
+			return
+		}
+		for v.send(ctx, p, c, kind, e, true) {
+			again := v.DrawNth(p.Name, "waits to send", kind+"/"+id)
+			left := max(0, e.due-v.Now())
+			if Sleep(ctx, left+again.Between(100*time.Millisecond, 3*time.Second)) != nil {
+				return
+			}
+		}
+		if v.Now() > v.Length {
+			return
+		}
+	}
+}
+
+// single sends a request of its own, to which only the Transport gives a key, and
+// does not repeat it.
+func (v *web[Tx]) single(ctx context.Context, p *Process, c *http.Client, kind string) {
+	d := v.Seed.Draw("pause before a single", p.Name, kind)
+	if Sleep(ctx, d.Between(0, v.Length)) == nil {
+		v.send(ctx, p, c, kind, &exchange{id: p.Name}, false)
+	}
+}
+
+// send sends a request, and judges the response. It reports whether it is to be
+// sent again.
+func (v *web[Tx]) send(ctx context.Context, p *Process, c *http.Client, kind string, e *exchange, named bool) (again bool) {
+	d := v.DrawNth(p.Name, "sends a request", kind+"/"+e.id)
+	limited, cancel := ctx, context.CancelFunc(func() {})
+	if d.Chance(.2) {
+		limited, cancel = context.WithTimeout(ctx, d.Between(time.Second, 20*time.Second))
+	}
+	defer cancel()
+	limited = context.WithValue(limited, exchangeKey{}, e)
+	if named {
+		limited = httponce.WithKey(limited, e.id)
+	}
+	req, err := http.NewRequestWithContext(limited, http.MethodPost, "http://shop/"+kind, strings.NewReader(e.id))
+	if err != nil {
+		panic(err) // of a constant
+	}
+	resp, err := c.Do(req)
+	if err != nil || p.IsDead() {
+		return true
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return true
+	}
+	key := kind + "/" + e.id
+	v.Tell(Line{Who: p.Name, What: "is told", About: key, Note: fmt.Sprintf("%d %.60s", resp.StatusCode, text)})
+	switch resp.StatusCode {
+	case http.StatusCreated, refusedStatus:
+		if named {
+			v.book.answeredText(kind, key, string(text), resp.StatusCode == refusedStatus)
+		}
+		return false
+	case http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	case http.StatusConflict:
+		if _, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
+			return true
+		}
+	}
+	v.Broke(MayRetry, key, "a client was told that a repeat cannot help, and nothing that happened here is final: %d %.200s", resp.StatusCode, text)
+	return false
+}
