@@ -56,3 +56,26 @@ func TestRowsInAStateOfRelaysAreStuck(t *testing.T) {
 		}
 	})
 }
+
+// A row that stands between kept ones is found as well.
+func TestARowInAStateOfRelaysIsFoundAmongKeptOnes(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		s, db := e.migrated(t)
+		for i := range 501 {
+			changed := "1"
+			if i == 250 {
+				changed = "NULL"
+			}
+			mustExec(t, db, fmt.Sprintf("INSERT INTO once_outbox (id, topic, state, lane, changed) VALUES ('m%d', 'orders', 4, 3, %s)", i, changed))
+		}
+		relay := [16]byte{1}
+		_, err := s.LeaseLanes(t.Context(), relay, time.Minute, []int{3})
+		must(t, err)
+		_, _, err = s.WakeDelayed(t.Context(), relay, store.Pending, 10)
+		must(t, err)
+		page, err := s.Outgoing(t.Context(), store.OutgoingQuery{State: store.Stuck})
+		if err != nil || len(page) != 1 || page[0].Message.ID != "m250" {
+			t.Errorf("stuck are %+v, %v, want m250", page, err)
+		}
+	})
+}

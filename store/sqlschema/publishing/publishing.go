@@ -42,10 +42,11 @@ type Tables struct {
 	names sqlschema.Names
 	sql   *statements
 
-	newPlace func() Place              // nil if places are not read
-	lastPage atomic.Int64              // the number of messages in the last page
-	heavy    atomic.Bool               // the last bounded page had a large body
-	strays   atomic.Pointer[time.Time] // when strays were looked for; nil: never
+	newPlace   func() Place               // nil if places are not read
+	lastPage   atomic.Int64               // the number of messages in the last page
+	heavy      atomic.Bool                // the last bounded page had a large body
+	strays     atomic.Pointer[time.Time]  // when strays were looked for; nil: never
+	strayPlace atomic.Pointer[strayPlace] // where the next look goes on; nil: at the beginning
 }
 
 // NewTables compiles the statements. A store does that once.

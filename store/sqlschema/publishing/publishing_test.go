@@ -1,6 +1,7 @@
 package publishing
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -231,6 +232,54 @@ func TestDamagedColumnsAreNoMessage(t *testing.T) {
 		}
 		if m.Unopened != nil && (!strings.Contains(m.Unopened.Error(), c.want) || !errors.Is(m.Unopened, once.ErrCorrupt)) {
 			t.Errorf("%q, %q became %v", c.header, c.produced, m.Unopened)
+		}
+	}
+}
+
+// keptRows is a table that has rows in state 4 only, in one lane.
+type keptRows struct {
+	*sqltest.Recorder
+	lane, n int
+	foreign int64 // Seq
+	walked  string
+	moved   int
+}
+
+func (k *keptRows) Query(ctx context.Context, query string, args ...any) (sqlschema.Rows, error) {
+	r := new(sqltest.Recorder)
+	if query == k.walked {
+		lane, after, limit := args[0].(int64), args[1].(int64), args[2].(int64)
+		for seq := after + 1; lane == int64(k.lane) && seq <= min(after+limit, int64(k.n)); seq++ {
+			foreign := int64(0)
+			if seq == k.foreign {
+				foreign = 1
+			}
+			r.Answer = append(r.Answer, []any{seq, foreign})
+		}
+	}
+	return r.Query(ctx, query, args...)
+}
+
+func (k *keptRows) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
+	k.moved++
+	return k.Recorder.Exec(ctx, statement, args...)
+}
+
+// A row of another program is found wherever it stands among kept ones, after as
+// many looks as its distance from the first one needs.
+func TestTheSearchForStraysMovesOn(t *testing.T) {
+	for _, foreign := range []int64{1, 4999, 5000, 5001, 12_345, 20_000} {
+		all := tablesOf(t, sqlschema.SQLite)
+		rows := &keptRows{Recorder: new(sqltest.Recorder), lane: 5, n: 20_000, foreign: foreign, walked: all.sql.walk.Text}
+		looks := 0
+		for ; rows.moved == 0 && looks < 10; looks++ {
+			all.strays.Store(nil)
+			if err := all.stickStrays(t.Context(), rows, [16]byte{1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want := int((foreign + strayRows - 1) / strayRows); looks != want || rows.moved == 0 {
+			t.Errorf("row %d was found after %d looks, want %d", foreign, looks, want)
 		}
 	}
 }

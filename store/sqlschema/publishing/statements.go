@@ -23,7 +23,7 @@ type statements struct {
 	dead, leases       sqlschema.Statement
 	release, dismiss   sqlschema.Statement
 	counts, samples    sqlschema.Statement
-	strays             sqlschema.Statement
+	strays, walk       sqlschema.Statement
 	putArrays          sqlschema.Statement
 	plans, settings    string
 	made               *sync.Map // statements that are compiled at their first use, by their form or putShape
@@ -63,7 +63,7 @@ func newStatements(n sqlschema.Names) *statements {
 	st.gate, st.take, st.alive = st.compile(gateSQL), st.compile(takeSQL), st.compile(aliveSQL[d])
 	st.dead, st.leases = st.compile(deadSQL), st.compile(leasesSQL)
 	st.release, st.dismiss = st.compile(releaseSQL), st.compile(dismissSQL)
-	st.strays = st.compile(straysSQL)
+	st.strays, st.walk = st.compile(straysSQL), st.compile(walkSQL)
 	st.counts, st.samples = st.compile(countsSQL()), st.compile(samplesSQL())
 	if d == sqlschema.PostgreSQL {
 		st.removeAt = st.pair(removeAtSQL)
