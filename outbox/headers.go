@@ -1,12 +1,17 @@
 package outbox
 
 import (
+	"crypto/hmac"
+	"encoding/hex"
 	"errors"
 	"maps"
 	"strconv"
+	"strings"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/checksum"
+	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/store"
 )
 
@@ -60,24 +65,24 @@ func withHeaders(own, added map[string]string) map[string]string {
 }
 
 // outbound returns a message as it is published. opened is the message without
-// its sealing. logged says that the store has messages from a log: those that
-// were set aside keep the number that they had there.
-func outbound(m *store.Outgoing, opened broker.Message, logged bool) *broker.Message {
+// its sealing. One that was set aside from the log keeps the number that it had
+// there.
+func (e *env) outbound(m *store.Outgoing, opened broker.Message) *broker.Message {
 	opened.Attempt = 0
 	own := opened.Header
 	opened.Header = make(map[string]string, len(own)+1)
 	maps.Copy(opened.Header, own)
 	opened.Header[SeqHeader] = number(m) // whatever another program has written there
-	place := own[broker.PlaceHeader]
 	delete(opened.Header, broker.PlaceHeader)
-	if n, err := strconv.ParseUint(place, 10, 64); err == nil && logged {
-		opened.Header[SeqHeader] = strconv.FormatUint(n, 10)
+	if place, ok := e.placeOf(&opened, own[broker.PlaceHeader]); ok {
+		opened.Header[SeqHeader] = place
 	}
 	return &opened
 }
 
 // isForeignPlace reports whether a message has the header of one that was set
-// aside from the log, although no relay has changed its row.
+// aside from the log, although no relay has changed its row. If one has, because
+// the message was delayed or held, placeOf tells that the header is not a relay's.
 func isForeignPlace(m *store.Outgoing) bool {
 	_, placed := m.Message.Header[broker.PlaceHeader]
 	return placed && m.Changed.IsZero()
@@ -94,12 +99,28 @@ func number(m *store.Outgoing) string {
 }
 
 // numbered returns the headers of a message from the log that is set aside. They
-// have its place in the log.
-func numbered(header map[string]string, m *store.Outgoing) map[string]string {
+// have its place in the log, with a digest that tells the header from one of
+// another program: it is keyed if the store has a Secret.
+func (e *env) numbered(header map[string]string, m *store.Outgoing) map[string]string {
 	all := maps.Clone(header)
 	if all == nil {
 		all = make(map[string]string, 1)
 	}
-	all[broker.PlaceHeader] = number(m)
+	all[broker.PlaceHeader] = e.placed(m.Message.ID, number(m))
 	return all
+}
+
+func (e *env) placed(id, place string) string {
+	sum := checksum.Fingerprint(e.Store.Options().Secret, name.Digest(broker.PlaceHeader, id), []byte(place))
+	return place + " " + hex.EncodeToString(sum[:8])
+}
+
+// placeOf returns the place that a relay has written into a header. A header of
+// another program has none, so that it does not choose the number of its message.
+func (e *env) placeOf(m *broker.Message, header string) (place string, ok bool) {
+	place, _, _ = strings.Cut(header, " ")
+	if _, err := strconv.ParseUint(place, 10, 64); err != nil {
+		return "", false
+	}
+	return place, hmac.Equal([]byte(header), []byte(e.placed(m.ID, place)))
 }

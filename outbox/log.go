@@ -328,7 +328,7 @@ func (f *logRelay) aside(ctx context.Context, ms []store.Outgoing) {
 		return
 	}
 	for i := range ms {
-		ms[i].Message.Header = numbered(ms[i].Message.Header, &ms[i])
+		ms[i].Message.Header = f.numbered(ms[i].Message.Header, &ms[i])
 	}
 	limited, cancel := f.limit(ctx)
 	defer cancel()

@@ -441,7 +441,7 @@ func (r *round) open(batch []store.Outgoing) (ms []*broker.Message, opened, fail
 			err = errForeignPlace
 		}
 		if err == nil {
-			ms, opened = append(ms, outbound(&batch[i], plain, r.logged)), append(opened, m)
+			ms, opened = append(ms, r.outbound(&batch[i], plain)), append(opened, m)
 			continue
 		}
 		if key != "" {

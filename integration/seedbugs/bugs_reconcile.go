@@ -14,8 +14,8 @@ var reconcileBugs = []Bug{
 		Name: "what-is-old-is-given-up",
 		Why:  "keys that were unknown for longer than an outage are never asked about",
 		File: "reconcile/sweep.go",
-		Old:  "	return span <= r.Every || rand.N(span) < r.Every",
-		New:  "	return span <= r.Every || rand.N(span) < 0",
+		Old:  "	return span <= r.Every || chance.N(span) < r.Every",
+		New:  "	return span <= r.Every || chance.N(span) < 0",
 		Test: Test{"./reconcile", "^TestAStoreInTrouble$"},
 	},
 	{

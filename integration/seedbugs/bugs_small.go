@@ -89,8 +89,8 @@ var smallBugs = []Bug{
 		Name: "retries-without-jitter",
 		Why:  "calls that conflicted once conflict again at every retry",
 		File: "internal/backoff/backoff.go",
-		Old:  "return span/2 + rand.N(span/2+1)",
-		New:  "return span + 0*rand.N(span/2+1)",
+		Old:  "return span/2 + chance.N(span/2+1)",
+		New:  "return span + 0*chance.N(span/2+1)",
 		Test: missing("^TestWaitsOfTheSameSpanDiffer$"),
 	},
 	{
