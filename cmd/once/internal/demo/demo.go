@@ -7,6 +7,11 @@
 //	                      ▼                        └──▶ letters: sends one, which cannot be looked up
 //	                   database
 //
+// There is a broker on purpose, although a database can carry the messages itself
+// (see examples/quickstart): six of the thirteen faults lie between the two. They
+// are a crash after the publishing, an outage, a copy, a race, a lost
+// acknowledgement, and a crash before the acknowledgement.
+//
 // This process runs the broker, on a socket, and plays the payment provider and
 // the mail server. The database is SQLite. The shop is several processes, which
 // are killed with SIGKILL at the points of the schedule. At each point at which
