@@ -171,10 +171,7 @@ func (m *mail) judgeRest() {
 	for _, k := range m.openKeys() {
 		m.Broke(NothingLeft, k, "and all processes have ended")
 	}
-	time.Sleep(time.Minute) // goroutines that wait for their deadlines
-	if n := runtime.NumGoroutine(); n > m.begun {
-		m.Broke(NothingLeft, "goroutines", "%d more than at the beginning:\n%s", n-m.begun, stacks())
-	}
+	judgeGoroutines(m.World, m.begun)
 }
 
 func stacks() string {
