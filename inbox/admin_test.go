@@ -175,3 +175,55 @@ func TestTheLimitOfADecisionCountsDecisions(t *testing.T) {
 		}
 	}
 }
+
+// parkingStore calls decide before it parks the key of a message, which is on the
+// shelf by then.
+type parkingStore struct {
+	*memstore.Store
+	decide func()
+}
+
+func (s *parkingStore) Settle(ctx context.Context, set once.Settlement) error {
+	if set.Status == once.Parked {
+		s.decide()
+	}
+	return s.Store.Settle(ctx, set)
+}
+
+// A person may decide about a message that was just parked, before its key is.
+func TestTheKeyOfAParkedMessageFollowsAnEarlyDecision(t *testing.T) {
+	for _, decision := range []string{"replay", "discard"} {
+		t.Run(decision, func(t *testing.T) {
+			onBench(t, func(t *testing.T, b *bench) {
+				admin, by := inbox.Admin{Store: b.store}, inbox.Decision{By: "me", Reason: "at once"}
+				s := &parkingStore{b.store, func() {
+					decide := admin.Replay
+					if decision == "discard" {
+						decide = admin.Discard
+					}
+					if tally, err := decide(t.Context(), store.ShelfQuery{Consumer: "billing"}, by); err != nil || tally.Changed != 1 {
+						t.Errorf("%+v, %v", tally, err)
+					}
+				}}
+				var calls atomic.Int64
+				c := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("orders"), Retry: retryAtOnce(1), Stats: new(inbox.Stats)}
+				c.Handler = inbox.Tx(s, func(ctx context.Context, tx mtx, m *broker.Message) error {
+					if calls.Add(1) == 1 {
+						return errors.New("not now")
+					}
+					b.add(tx, m.ID)
+					return nil
+				})
+				start(t, c)
+				b.publish("orders", message("m0"))
+				await(t, "the end", func() bool {
+					rec, err := b.store.Get(t.Context(), once.Key{Operation: "billing", ID: "m0"})
+					return err == nil && rec.Status == once.Done
+				})
+				if want := map[string]int{"replay": 1, "discard": 0}[decision]; b.count("m0") != want {
+					t.Errorf("handled %d times, want %d", b.count("m0"), want)
+				}
+			})
+		})
+	}
+}

@@ -192,6 +192,7 @@ func (h *effects[T]) failedEffect(ctx context.Context, it *item, err error, repo
 	}
 	instead := h.unblamed(ctx, it, err)
 	excused := h.excused(ctx, it, report.Attempt)
+	excuses := excused + 1
 	if instead == nil {
 		if it.attempts.begun -= excused; it.attempts.begun < int64(h.Retry.Attempts) {
 			return result{kind: failing, after: max(after, h.Retry.wait(it.attempts.begun)), reason: reason}
@@ -199,9 +200,10 @@ func (h *effects[T]) failedEffect(ctx context.Context, it *item, err error, repo
 		if instead = h.notParked(ctx, it, err); instead == nil {
 			return result{kind: toPark, reason: reason}
 		}
+		excuses = report.Attempt
 	}
-	h.excuseEffect(ctx, it, excused+1)
-	it.attempts, it.debt = attemptCount{begun: max(report.Attempt-excused-1, 0)}, attemptCount{}
+	h.excuseEffect(ctx, it, excuses)
+	it.attempts, it.debt = attemptCount{begun: max(report.Attempt-excuses, 0)}, attemptCount{}
 	return result{kind: failing, after: max(after, instead.after), reason: reason}
 }
 

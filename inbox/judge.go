@@ -112,14 +112,16 @@ func (e *env) unblamed(ctx context.Context, it *item, err error) *result {
 }
 
 // notParked returns the result of an item whose attempts are used up, and that is
-// not to blame for that, or nil. The last attempt does not count.
+// not to blame for that, or nil. Nothing got through since it first failed, so none
+// of its failures counts: the next one may be that of an attempt that began before
+// the outage was over.
 func (e *env) notParked(ctx context.Context, it *item, err error) *result {
 	parks, after := e.outages.mayPark(ctx, it, err, e.Retry.Attempts)
 	if parks {
 		e.outages.forget(it)
 		return nil
 	}
-	it.change(attemptCount{-1, -1})
+	it.change(attemptCount{-it.attempts.failed, -it.attempts.failed})
 	return e.waitingUp(it, after, err)
 }
 

@@ -161,6 +161,39 @@ func TestAnOutageParksNothing(t *testing.T) {
 	}
 }
 
+// An attempt that begins in an outage and fails after it is the first that counts:
+// the failures before it were nobody's fault either.
+func TestAnAttemptThatOutlivesAnOutageParksNothing(t *testing.T) {
+	inEachShape(t, func(t *testing.T, b *bench, consumer func(func(*broker.Message) error) *inbox.Consumer) {
+		dep, outlives := &dependency{err: errors.New("the dependency is down")}, make(chan struct{}, 1)
+		dep.down.Store(true)
+		c := consumer(func(m *broker.Message) error {
+			err := dep.call(m)
+			select {
+			case <-outlives:
+				time.Sleep(time.Minute)
+			default:
+			}
+			return err
+		})
+		start(t, c)
+		early, late := message("early"), message("late")
+		b.publish("orders", early)
+		time.Sleep(5 * time.Minute)
+		outlives <- struct{}{}
+		time.Sleep(30 * time.Second) // it has begun
+		dep.down.Store(false)
+		b.publish("orders", late)
+		ms := []*broker.Message{early, late}
+		if !sleepUntil(5*time.Minute, func() bool { return len(handled(b, ms)) == 2 }) {
+			t.Errorf("only %q are handled", handled(b, ms))
+		}
+		for _, m := range b.onTheShelf(store.Parked) {
+			t.Errorf("%s is parked: %s", m.Message.ID, m.Reason)
+		}
+	})
+}
+
 func handled(b *bench, ms []*broker.Message) (done []string) {
 	for _, m := range ms {
 		if b.count(m.ID) == 1 {

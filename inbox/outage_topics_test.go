@@ -63,7 +63,8 @@ func TestAPoisonousMessageWithATopicOfItsOwnIsParkedWithinItsAttempts(t *testing
 						t.Error("its topic is taken for down")
 					}
 				}
-				if c.Stats.Parked.Load() != 1 || calls.Load()-before > 10 || c.Stats.Down.Load() != 0 {
+				if c.Stats.Parked.Load() != 1 || calls.Load()-before > 11 || // one may be made before the first of them
+					c.Stats.Down.Load() != 0 {
 					t.Errorf("%d are parked after %d attempts beside others; %d topics are down",
 						c.Stats.Parked.Load(), calls.Load()-before, c.Stats.Down.Load())
 				}

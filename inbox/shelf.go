@@ -113,7 +113,7 @@ func (e *env) park(ctx context.Context, it *item, reason string) result {
 		}
 	}
 	if it.keyErr == nil && e.keyed {
-		if err := e.parkKey(ctx, it, m.Reason); err != nil {
+		if err := e.parkKey(ctx, it, m); err != nil {
 			return e.troubled(ctx, it, err)
 		}
 	}
@@ -172,8 +172,9 @@ func (e *env) endNote(ctx context.Context, rec once.Record) {
 
 var errNoted = errors.New("inbox: another process is writing the same note")
 
-// parkKey parks the key of a message, unless it is done or parked already.
-func (e *env) parkKey(ctx context.Context, it *item, reason string) error {
+// parkKey parks the key of a message that was parked as m, unless it is done or
+// parked already.
+func (e *env) parkKey(ctx context.Context, it *item, m store.Shelved) error {
 	rec, err := e.store.Get(ctx, it.key)
 	own := e.freshClaimRequest(it)
 	if err == nil && rec.Status == once.Absent {
@@ -184,11 +185,38 @@ func (e *env) parkKey(ctx context.Context, it *item, reason string) error {
 	}
 	fence := once.Fence{Key: it.key, Owner: rec.Owner, Attempt: rec.Attempt}
 	err = e.store.Settle(ctx, once.Settlement{Fence: fence, Status: once.Parked,
-		Reason: e.store.Options().Sealing.SealReason(it.key, reason)})
+		Reason: e.store.Options().Sealing.SealReason(it.key, m.Reason)})
+	if err == nil {
+		err = e.followDecision(ctx, it.key, m)
+	}
 	if errors.Is(err, once.ErrLeaseLost) { // another process has changed it meanwhile
 		return nil
 	}
 	return err
+}
+
+// followDecision does for the key of a message what a person has decided about the
+// message after that was parked, and before its key was: the decision found no key
+// to settle.
+func (e *env) followDecision(ctx context.Context, key once.Key, m store.Shelved) error {
+	if e.shelf == nil {
+		return nil
+	}
+	found, err := e.shelf.Shelved(ctx, store.ShelfQuery{Consumer: e.keys, IDs: []string{m.Message.ID}, Limit: 1, Bodiless: true})
+	if err != nil || len(found) == 0 || found[0].State == store.Parked {
+		return err
+	}
+	rec, err := e.store.Get(ctx, key)
+	if err != nil || rec.Status != once.Parked {
+		return err
+	}
+	switch found[0].State {
+	case store.Waiting:
+		return once.MarkNotDone(ctx, e.store, rec, "replayed by a person, before the key was parked")
+	case store.Discarded:
+		return once.MarkDone(ctx, e.store, rec, once.Outcome{Rejected: true, Omitted: true}, "discarded by a person, before the key was parked")
+	}
+	return nil
 }
 
 // logParked logs that a message is parked. id is its own ID, not that on the

@@ -289,8 +289,8 @@ func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result
 		return w.parkShelved(ctx, it, m, err)
 	default:
 		w.Stats.Failed.Add(1)
-		if instead := w.unblamedShelved(ctx, it, m, err); instead != nil {
-			m.Attempts, m.Due, m.Reason = m.Attempts-1, max(after, instead.after), name.Reason(whyOf(err))
+		if counted, instead := w.unblamedShelved(ctx, it, m, err); instead != nil {
+			m.Attempts, m.Due, m.Reason = counted, max(after, instead.after), name.Reason(whyOf(err))
 			w.change(ctx, &m)
 			return *instead
 		}
@@ -311,20 +311,21 @@ func (w *shelfWorker) handleHeld(ctx context.Context, it *item, done store.Shelv
 }
 
 // unblamedShelved returns the result of a message that is not to blame for its
-// failed attempt, because its topic is down, or nil.
-func (w *shelfWorker) unblamedShelved(ctx context.Context, it *item, m store.Shelved, err error) *result {
+// failed attempt, because its topic is down, or nil. counted is how many of its
+// attempts count.
+func (w *shelfWorker) unblamedShelved(ctx context.Context, it *item, m store.Shelved, err error) (counted int, instead *result) {
 	if it.keyErr != nil {
-		return nil
+		return 0, nil
 	}
-	instead := w.unblamed(ctx, it, err)
+	counted, instead = m.Attempts-1, w.unblamed(ctx, it, err)
 	if instead == nil && m.Attempts >= w.Retry.Attempts {
-		instead = w.notParked(ctx, it, err)
+		counted, instead = 0, w.notParked(ctx, it, err)
 	}
 	if instead == nil {
-		return nil
+		return 0, nil
 	}
 	it.probe = false
-	return &result{kind: again, after: max(instead.after, shelfAfter), reason: err.Error()}
+	return counted, &result{kind: again, after: max(instead.after, shelfAfter), reason: err.Error()}
 }
 
 func (w *shelfWorker) parkShelved(ctx context.Context, it *item, m store.Shelved, err error) result {
@@ -341,7 +342,7 @@ func (w *shelfWorker) parkShelved(ctx context.Context, it *item, m store.Shelved
 	if it.keyErr == nil && w.keyed {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 		defer cancel()
-		if err := w.parkKey(ctx, it, m.Reason); err != nil {
+		if err := w.parkKey(ctx, it, m); err != nil {
 			w.logger.WarnContext(ctx, "inbox: the key of a parked message could not be parked", "message", m.Message.ID, "error", err)
 		}
 	}
