@@ -53,6 +53,9 @@ func (b Bug) Fits(root string) error {
 	return err
 }
 
+// In calls do while the tree below root, which is a copy, contains the bug.
+func (b Bug) In(root string, do func() error) error { return b.in(root, do) }
+
 // in calls do while the tree below root contains the bug.
 func (b Bug) in(root string, do func() error) (err error) {
 	file := filepath.Join(root, filepath.FromSlash(b.File))

@@ -64,7 +64,7 @@ func Cross[T any](ctx context.Context, p *Process, c Call, apply func(context.Co
 		return reply, x.hangs(ctx)
 	case Late:
 		x.told(nil)
-		p.World.lateOnes.Go(func() {
+		p.World.whenLate(func() {
 			time.Sleep(x.long)
 			if !p.World.IsDown(x.Links...) {
 				_, err := apply(free)

@@ -54,9 +54,6 @@ var (
 	ErrDead = errors.New("world: this process is dead")
 )
 
-// Law is a rule that must always hold: see docs/laws.md.
-type Law string
-
 // Break is a law that was broken.
 type Break struct {
 	Law   Law

@@ -22,6 +22,8 @@ type Kind struct {
 func Kinds() []Kind {
 	return []Kind{
 		{"small", "a few minutes, two keys, and all faults at once", smallSettings, func(w *World) *Result { return smallMail(w.Seed).Run(w) }},
+		{"people", "a small world with people who park, release, replay and discard while all is at work", smallSettings,
+			func(w *World) *Result { return peopleMail(w.Seed).Run(w) }},
 		{"hour", "a busy hour", hourSettings, func(w *World) *Result { return hourMail(w.Seed).Run(w) }},
 		{"keys", "a few minutes of calls, each key in several processes", keysSettings, func(w *World) *Result { return keysPlan(w.Seed).Run(w) }},
 		{"cas", "the same on an engine that compares and swaps", keysSettings, func(w *World) *Result { return casPlan(w.Seed).Run(w) }},
@@ -89,4 +91,13 @@ func hourMail(seed Seed) MailPlan {
 	d := seed.Draw("plan")
 	return MailPlan{Topics: []string{"a", "b"}, Keys: 6, PerKey: 40, Relays: 2, Processes: 2, Bursts: d.Chance(.5), Calls: 10, Attempts: 10,
 		Flaky: .05, Poison: .005, Slow: .02, Slowest: 20 * time.Second, Copied: .02, Copies: 3, Outage: 15 * time.Minute, Drain: 40 * time.Minute}
+}
+
+// peopleMail is a small world in which people find something to decide.
+func peopleMail(seed Seed) MailPlan {
+	p := smallMail(seed)
+	d := seed.Draw("people")
+	p.Operators, p.Poison, p.Flaky, p.Bursts, p.PerKey = 1+d.Number(2), .15, .3, true, 10
+	p.Attempts = 5
+	return p
 }

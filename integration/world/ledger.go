@@ -3,20 +3,9 @@ package world
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/effectively-once/once/store/memstore"
-)
-
-// The laws of messages.
-const (
-	EffectOnce  Law = "effect-once"   // an effect happens once
-	Vanished    Law = "vanished"      // a message that was put is nowhere
-	Appeared    Law = "appeared"      // a message that was not put is published or handled
-	PublishedIn Law = "publish-order" // messages of a key are published in order
-	HandledIn   Law = "handle-order"  // and handled in order
-	Blame       Law = "blame"         // a message is set aside that did not fail often enough by itself
-	Drained     Law = "drained"       // when the faults stop, everything is done within a bound
-	NothingLeft Law = "nothing-left"  // no lease, no running key and no goroutine is left at the end
 )
 
 // letter is what is known of a message.
@@ -30,6 +19,8 @@ type letter struct {
 	published int  // how often
 	refused   int  // attempts to publish it that failed while nothing was down
 	at        map[string]*handling
+	parked    bool // by a person, in the outbox
+	parkedAt  time.Duration
 	disorder  bool // the publish order of it was judged
 }
 
@@ -142,6 +133,15 @@ func (l *ledger) publish(id string, where func(id string) string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.letters[id]
+	for e := m.before; e != nil && m.published == 0; e = e.before {
+		if e.parked && e.published == 0 && l.world.Now()-e.parkedAt > sendingTime {
+			l.world.Broke(Held, id, "published before %s, which a person parked %v ago", e.id, l.world.Now()-e.parkedAt)
+			break
+		}
+	}
+	if m.parked && l.world.Now()-m.parkedAt > sendingTime {
+		l.world.Broke(Held, id, "published, and a person parked it %v ago", l.world.Now()-m.parkedAt)
+	}
 	if m.published++; m.published > 1 {
 		return
 	}
@@ -157,6 +157,29 @@ func (l *ledger) publish(id string, where func(id string) string) {
 		return
 	}
 }
+
+// parkedBy records that a person has parked a message in the outbox, or is about to
+// release it.
+func (l *ledger) parkedBy(id string, parked bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.letters[id]
+	m.parked, m.parkedAt = parked, l.world.Now()
+}
+
+// triesAgain records that a person is about to have a message handled again, with
+// all attempts.
+func (l *ledger) triesAgain(id, consumer string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h := l.letters[id].at[consumer]; h.done == 0 {
+		h.failed = 0
+	}
+}
+
+// sendingTime is how long after a park a message may be published that a relay was
+// sending at that moment: the time of a call of the publisher, and of a late one.
+const sendingTime = 10*time.Second + latest
 
 // refusedOnce records an attempt to publish that failed.
 func (l *ledger) refusedOnce(id string) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"runtime"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -42,6 +41,8 @@ type MailPlan struct {
 	Copied   float64 // messages that the broker stores several times
 	Copies   int     // up to so many times
 
+	Operators int // people who decide while all is at work
+
 	Relay  outbox.Relay  // settings
 	Outage time.Duration // that consumers wait for: inbox.Retry.Outage
 
@@ -55,13 +56,12 @@ type mail struct {
 	store  *Store
 	broker *Broker
 	ledger *ledger
-	begun  int // goroutines when the world began
 	logger *slog.Logger
 }
 
 // Run runs the plan in a world.
 func (p MailPlan) Run(w *World) *Result {
-	m := &mail{World: w, MailPlan: p, ledger: newLedger(w), begun: runtime.NumGoroutine(), logger: slog.New(slog.DiscardHandler)}
+	m := &mail{World: w, MailPlan: p, ledger: newLedger(w), logger: slog.New(slog.DiscardHandler)}
 	m.store = NewStore(w, &memstore.Options{Options: once.Options{Logger: m.logger}})
 	m.store.Committed = m.ledger.committed
 	m.broker = NewBroker(w, nil)
@@ -78,8 +78,9 @@ func (p MailPlan) Run(w *World) *Result {
 	for k := range m.Keys {
 		m.startProducer(k)
 	}
+	m.startOperators()
 	w.BeginOutages()
-	time.Sleep(w.Length)
+	time.Sleep(w.BusyTime())
 	w.Calm()
 	m.drain()
 	w.End()

@@ -101,6 +101,9 @@ const callName = "charge"
 // after the other, and one that calls the downstream beside it.
 func (m *mail) startProducer(k int) {
 	topic, key := m.Topics[k%len(m.Topics)], fmt.Sprintf("k%d", k+1)
+	if m.Without["producer"+key] {
+		return
+	}
 	orders := &producer{mail: m, topic: topic}
 	if !m.Unordered {
 		orders.key = key

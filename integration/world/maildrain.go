@@ -14,42 +14,58 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
+// leasesLapse is when the leases of relays that were killed have lapsed.
+const leasesLapse = 10 * time.Second
+
 // drain waits until everything is done. Meanwhile a person looks at what is set
 // aside, discards poison, and has the rest tried again.
 func (m *mail) drain() {
-	began := time.Now()
+	began, bound := time.Now(), m.drainTime()
 	for {
 		m.judgeParked()
 		m.judgeStuck()
 		left := m.ledger.waiting()
 		open := m.openKeys()
-		if len(left) == 0 && len(open) == 0 && m.unsettled() == 0 {
+		if len(left) == 0 && len(open) == 0 && m.unsettled() == 0 && m.LateCalls() == 0 && time.Since(began) > leasesLapse {
 			m.Tell(Line{What: "DRAINED", Note: fmt.Sprint("after ", time.Since(began).Round(time.Second))})
 			return
 		}
-		if time.Since(began) > m.MailPlan.Drain {
-			m.judgeUndrained(left, open)
+		if time.Since(began) > bound {
+			m.judgeUndrained(left, open, bound)
 			return
 		}
 		time.Sleep(5*time.Second + 7*time.Nanosecond)
 	}
 }
 
+// drainTime is the bound within which everything is done. When nothing else is left
+// to do, nothing shows that poison is to blame, and each waits for an outage of its
+// own.
+func (m *mail) drainTime() time.Duration {
+	bound := m.MailPlan.Drain
+	for _, at := range m.ledger.order {
+		if m.failsAt(ledgerName, at.id) == forEver {
+			bound += m.Outage + 5*time.Minute
+		}
+	}
+	return bound
+}
+
 // judgeUndrained says where the messages are that are not done.
-func (m *mail) judgeUndrained(left, open []string) {
+func (m *mail) judgeUndrained(left, open []string, bound time.Duration) {
 	for _, at := range left {
 		consumer, id, found := strings.Cut(at, "/")
 		if !found {
 			consumer, id = "", at
 		}
 		if where := m.find(id, consumer); where != "" {
-			m.Broke(Drained, at, "is not done %v after the last fault: %s", m.MailPlan.Drain, where)
+			m.Broke(Drained, at, "is not done %v after the last fault: %s", bound, where)
 		} else {
 			m.Broke(Vanished, at, "is nowhere, and was not handled")
 		}
 	}
 	for _, k := range open {
-		m.Broke(Drained, k, "%v after the last fault", m.MailPlan.Drain)
+		m.Broke(Drained, k, "%v after the last fault", bound)
 	}
 	if n := m.unsettled(); n > 0 && len(left) == 0 {
 		m.Broke(Drained, "broker", "has %d messages that were handled and not acknowledged", n)
@@ -99,6 +115,9 @@ func (m *mail) openKeys() (all []string) {
 		return []string{err.Error()}
 	}
 	for _, r := range page.Records {
+		if strings.Contains(r.Key.Operation, "@@") {
+			continue // a note of a consumer, which is no work
+		}
 		all = append(all, fmt.Sprintf("%s is %s (%s)", keyText(r.Key), r.Status, r.Reason))
 	}
 	return all
@@ -112,30 +131,46 @@ func (m *mail) shelf(states ...store.ShelfState) []store.Shelved {
 	return ms
 }
 
+// consumerOf is the consumer without the topic.
+func consumerOf(s store.Shelved) string {
+	consumer, _, _ := strings.Cut(s.Consumer, "-")
+	return consumer
+}
+
 const person = "a person"
 
 // judgeParked judges what consumers have parked, and decides about it.
 func (m *mail) judgeParked() {
 	admin, by := inbox.Admin{Store: m.store}, inbox.Decision{By: person, Reason: "the faults are over", NotDone: true}
 	for _, s := range m.shelf(store.Parked) {
-		consumer, _, _ := strings.Cut(s.Consumer, "-")
+		consumer := consumerOf(s)
 		if !m.ledger.knows(s.Message.ID) {
 			continue // a report of an outage
 		}
 		q := store.ShelfQuery{Consumer: s.Consumer, IDs: []string{s.Message.ID}}
-		if failed := m.ledger.failures(s.Message.ID, consumer); failed < m.Attempts {
-			m.Broke(Blame, s.Message.ID, "parked by %s after %d failed attempts of %d: %s", consumer, failed, m.Attempts, s.Reason)
-		}
+		m.judgeBlame(s, consumer)
 		var err error
 		if m.failsAt(consumer, s.Message.ID) == forEver {
 			m.ledger.discard(s.Message.ID, consumer)
 			_, err = admin.Discard(context.Background(), q, by)
 		} else {
+			m.ledger.triesAgain(s.Message.ID, consumer)
 			_, err = admin.Replay(context.Background(), q, by)
 		}
 		if err != nil {
 			m.Broke(Drained, s.Message.ID, "a person cannot decide: %v", err)
 		}
+	}
+}
+
+// judgeBlame judges whether a message that is parked failed as often as it may.
+// The lost reply to a call about it may count as well, because its consumer cannot
+// know what has happened.
+func (m *mail) judgeBlame(s store.Shelved, consumer string) {
+	failed, lost := m.ledger.failures(s.Message.ID, consumer), m.FaultsAbout(consumer, s.Message.ID)
+	if failed+lost < m.Attempts {
+		m.Broke(Blame, s.Message.ID, "parked by %s, and failed %d of %d times by itself, with %d lost replies: %s",
+			consumer, failed, m.Attempts, lost, s.Reason)
 	}
 }
 
@@ -146,9 +181,10 @@ func (m *mail) judgeStuck() {
 		m.Broke(Drained, "outbox", "cannot be read: %v", err)
 	}
 	for _, s := range ms {
-		if refused := m.ledger.refusals(s.Message.ID); refused < m.Attempts {
+		if refused := m.ledger.refusals(s.Message.ID); refused < m.Attempts && m.Operators == 0 {
 			m.Broke(Blame, s.Message.ID, "stuck after %d refusals of %d: %s", refused, m.Attempts, s.Reason)
 		}
+		m.ledger.parkedBy(s.Message.ID, false)
 		q := store.OutgoingQuery{IDs: []string{s.Message.ID}}
 		_, err := outbox.Admin{Store: m.store}.Replay(context.Background(), q, outbox.Decision{By: person, Reason: "the faults are over"})
 		if err != nil {
@@ -171,10 +207,30 @@ func (m *mail) judgeRest() {
 	for _, k := range m.openKeys() {
 		m.Broke(NothingLeft, k, "and all processes have ended")
 	}
-	judgeGoroutines(m.World, m.begun)
+	time.Sleep(time.Minute) // goroutines that wait for their deadlines
+	if others := bubbleMates(stacks()); len(others) > 0 {
+		m.Broke(NothingLeft, "goroutines", "%d are left:\n%s", len(others), strings.Join(others, "\n\n"))
+	}
 }
 
 func stacks() string {
 	buf := make([]byte, 1<<20)
 	return string(buf[:runtime.Stack(buf, true)])
+}
+
+// bubbleMates returns the other goroutines of the bubble of the first one.
+func bubbleMates(stacks string) (others []string) {
+	first, rest, _ := strings.Cut(stacks, "\n\n")
+	header, _, _ := strings.Cut(first, "\n")
+	_, bubble, found := strings.Cut(header, "synctest bubble ")
+	if !found {
+		return nil
+	}
+	for _, g := range strings.Split(rest, "\n\n") {
+		ofTest := strings.Contains(g, "testing/synctest.testingSynctestTest(") || strings.Contains(g, "internal/synctest.Run(")
+		if header, _, _ := strings.Cut(g, "\n"); strings.HasSuffix(header, "synctest bubble "+bubble) && !ofTest {
+			others = append(others, g)
+		}
+	}
+	return others
 }

@@ -25,12 +25,13 @@ type Process struct {
 	onDeath []func()
 }
 
-// RunEnded is the law that nothing that runs gives up.
-const RunEnded Law = "run-ended"
-
 // Start runs a program until the world ends. It is killed, stalled and started
 // again as the settings say.
 func (w *World) Start(name string, program Program) {
+	if w.Without[name] {
+		return
+	}
+	w.result.Started = append(w.result.Started, name)
 	ended := make(chan struct{})
 	w.parts = append(w.parts, ended)
 	go func() {

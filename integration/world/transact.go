@@ -85,7 +85,7 @@ func (l *StoreLink) commit(ctx context.Context, about string) *committing {
 // the transaction has ended.
 func (c *committing) run(transact func(context.Context) ([]once.Record, error)) ([]once.Record, error) {
 	if c.fault == Late {
-		c.from.World.lateOnes.Go(func() { c.end(transact) })
+		c.from.World.whenLate(func() { c.end(transact) })
 	} else {
 		c.end(transact)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,12 @@ type Settings struct {
 	Stalls  int           // of each process
 	Stall   time.Duration // the longest
 	Outages []Outage
+
+	// Busy is when the faults stop, if that is not after Length.
+	Busy time.Duration
+
+	// Without lists programs that are not started, by name.
+	Without map[string]bool
 
 	Loud bool // the history has all calls, also those that look for work
 
@@ -56,12 +63,14 @@ type World struct {
 	end      context.CancelFunc
 	ended    atomic.Bool
 	lateOnes sync.WaitGroup
+	late     atomic.Int64 // calls that are still to arrive
 }
 
 // Result is what a run has left.
 type Result struct {
 	History []Line
 	Faults  []Fault
+	Started []string // programs, by name
 	Broken  []Break
 	Calls   int           // over boundaries
 	Lasted  time.Duration // in the world
@@ -86,6 +95,14 @@ func New(s Settings) *World {
 	w := &World{Settings: s, begin: time.Now(), progress: new(atomic.Int64), numbers: make(map[call]int), traits: make(map[string]bool), down: make(map[Link]int)}
 	w.running, w.end = context.WithCancel(context.Background())
 	return w
+}
+
+// BusyTime returns how long faults happen.
+func (w *World) BusyTime() time.Duration {
+	if w.Busy > 0 {
+		return min(w.Busy, w.Length)
+	}
+	return w.Length
 }
 
 // Now returns the time since the world began.
@@ -114,7 +131,7 @@ func (w *World) Tell(l Line) {
 
 func (w *World) tell(l Line) {
 	w.progress.Add(1)
-	if w.running.Err() != nil && !l.isLaw {
+	if w.running.Err() != nil && !l.isLaw && !w.Loud {
 		return // what happens while processes end is no part of the history
 	}
 	l.At = w.Now()
@@ -155,6 +172,31 @@ func (w *World) Broke(law Law, about, format string, args ...any) {
 	w.tell(Line{What: "LAW " + string(law), About: about, Note: b.Note, isLaw: true})
 }
 
+// LateCalls returns how many late calls are still to arrive.
+func (w *World) LateCalls() int { return int(w.late.Load()) }
+
+// whenLate runs a call that arrives late.
+func (w *World) whenLate(run func()) {
+	w.late.Add(1)
+	w.lateOnes.Go(func() {
+		defer w.late.Add(-1)
+		run()
+	})
+}
+
+// FaultsAbout returns how many calls of a program about an object went wrong, by
+// themselves.
+func (w *World) FaultsAbout(program, object string) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range w.result.History {
+		if l.Fault != NoFault && strings.HasPrefix(l.Who, program) && hasWord(l.About, object) {
+			n++
+		}
+	}
+	return n
+}
+
 // Calm ends all faults. Those that have begun, such as late calls, may still have
 // their effects.
 func (w *World) Calm() {
@@ -168,6 +210,13 @@ func (w *World) Calm() {
 		}
 	}
 	w.tell(Line{What: "CALM"})
+}
+
+// IsCalm reports whether the faults have ended.
+func (w *World) IsCalm() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.calm
 }
 
 // hear is called with the lock held.

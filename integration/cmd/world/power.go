@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/effectively-once/once/integration/seedbugs"
+	"github.com/effectively-once/once/integration/world"
+)
+
+// powerTask puts bugs back, one at a time, and counts the seeds until a world finds
+// each.
+type powerTask struct {
+	kind  string
+	seeds int
+	limit time.Duration // for each bug
+	bugs  []seedbugs.WorldBug
+	tree  string // a copy
+	dir   string // for binaries
+}
+
+func power(ctx context.Context, args []string) int {
+	t, only := &powerTask{}, ""
+	flags := flag.NewFlagSet("world -power", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // wrong prints the error
+	flags.StringVar(&t.kind, "kind", "", "")
+	flags.IntVar(&t.seeds, "seeds", 2000, "")
+	flags.DurationVar(&t.limit, "for", 2*time.Minute, "")
+	flags.StringVar(&only, "only", "", "")
+	if err := flags.Parse(args); err != nil {
+		return wrong(err)
+	}
+	pattern, err := regexp.Compile(only)
+	if err != nil {
+		return wrong(err)
+	}
+	for _, b := range seedbugs.OfTheWorld() {
+		if pattern.MatchString(b.Name) {
+			t.bugs = append(t.bugs, b)
+		}
+	}
+	if err := t.run(ctx); err != nil {
+		return failed(err)
+	}
+	return 0
+}
+
+func (t *powerTask) run(ctx context.Context) error {
+	root, err := treeRoot(ctx)
+	if err != nil {
+		return err
+	}
+	runner, end, err := seedbugs.Begin(ctx, root, t.limit)
+	if err != nil {
+		return err
+	}
+	defer end()
+	t.tree, t.dir = runner.Tree, runner.Work
+	fmt.Printf("%-45s %-10s %-15s %6s %8s\n", "bug", "kind", "law", "seeds", "seconds")
+	found := 0
+	for _, b := range t.bugs {
+		hit, err := t.find(ctx, b)
+		if err != nil {
+			return err
+		}
+		if hit.law != "" {
+			found++
+		} else {
+			hit.law = "not found"
+		}
+		fmt.Printf("%-45s %-10s %-15s %6d %8.1f\n", b.Name, hit.kind, hit.law, hit.seeds, hit.took.Seconds())
+	}
+	fmt.Printf("%d of %d found\n", found, len(t.bugs))
+	return nil
+}
+
+// hit is how a bug was found.
+type hit struct {
+	kind  string
+	law   string // empty: it was not
+	seeds int
+	took  time.Duration
+}
+
+// find plays worlds with a bug until one breaks a law that it does not break
+// without it.
+func (t *powerTask) find(ctx context.Context, b seedbugs.WorldBug) (h hit, err error) {
+	h.kind = t.kind
+	if h.kind == "" {
+		h.kind = b.Kind
+	}
+	err = b.In(t.tree, func() error {
+		binary, err := world.Build(ctx, t.tree, t.dir)
+		if err != nil {
+			return fmt.Errorf("%s: %w", b.Name, err)
+		}
+		cmd, err := binary.Command(ctx, []string{"-kind", h.kind, "-seeds", strconv.Itoa(t.seeds), "-for", t.limit.String(), "-first", "-brief"})
+		if err != nil {
+			return err
+		}
+		began := time.Now()
+		out, err := cmd.Output()
+		h.took = time.Since(began)
+		var exit *exec.ExitError
+		if scanned, _ := fmt.Sscanf(string(out), "seeds %d law %s", &h.seeds, &h.law); scanned == 0 {
+			return fmt.Errorf("%s: %w\n%s", b.Name, err, out)
+		} else if err != nil && !errors.As(err, &exit) {
+			return err
+		}
+		return nil
+	})
+	return h, err
+}

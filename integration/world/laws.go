@@ -1,0 +1,39 @@
+package world
+
+// Law is a rule that must always hold. docs/laws.md says which promise each one
+// stands for.
+type Law string
+
+const (
+	EffectOnce  Law = "effect-once"
+	Vanished    Law = "vanished"
+	Appeared    Law = "appeared"
+	PublishedIn Law = "publish-order"
+	HandledIn   Law = "handle-order"
+	Blame       Law = "blame"
+	Drained     Law = "drained"
+	NothingLeft Law = "nothing-left"
+	Held        Law = "held"
+	RunEnded    Law = "run-ended"
+)
+
+// MailLaws are the laws of messages.
+func MailLaws() []Law {
+	return []Law{EffectOnce, Vanished, Appeared, PublishedIn, HandledIn, Blame, Drained, NothingLeft, Held, RunEnded}
+}
+
+var says = map[Law]string{
+	EffectOnce:  "an effect happens once: a row of a consumer, or an effect at a system that can be asked",
+	Vanished:    "a message whose transaction committed is published and handled by each consumer, or it lies somewhere with a reason",
+	Appeared:    "a message whose transaction did not commit is neither published nor handled",
+	PublishedIn: "messages of an ordering key are published in the order in which they were put",
+	HandledIn:   "messages of an ordering key are handled in the order in which they were put",
+	Blame:       "a message is set aside only if it failed as often as it may, by itself, and not because something else was down",
+	Drained:     "when the faults stop, everything is done within a bound",
+	NothingLeft: "when all processes have ended, no lease, no running key and no goroutine is left",
+	Held:        "a message that a person has parked is not published before a person releases it, and nothing of its key passes it",
+	RunEnded:    "no fault of a network, a server or a process makes Run return an error",
+}
+
+// Says returns the law in words.
+func (l Law) Says() string { return says[l] }

@@ -1,0 +1,121 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/store"
+)
+
+// operator is a person who decides about messages at the worst time: while relays
+// and consumers work on them.
+type operator struct {
+	*mail
+	p *Process
+	n int // decides how this one works
+}
+
+// startOperators starts people, each at a process of its own.
+func (m *mail) startOperators() {
+	for n := range m.Operators {
+		name := fmt.Sprint("operator", n+1)
+		m.Start(name, func(ctx context.Context, p *Process) error { return (&operator{m, p, n}).work(ctx) })
+	}
+}
+
+// work looks again and again, at drawn times that are near to each other.
+func (o *operator) work(ctx context.Context) error {
+	for {
+		d := o.DrawNth(o.p.Name, "looks", "")
+		if Sleep(ctx, d.Between(5*time.Millisecond, 2*time.Second)) != nil {
+			return nil
+		}
+		if o.IsCalm() {
+			<-ctx.Done()
+			return nil
+		}
+		switch d.Number(4) {
+		case 0:
+			o.park(ctx, d)
+		case 1:
+			o.release(ctx, d)
+		default:
+			o.decideAboutParked(ctx, d)
+		}
+	}
+}
+
+func (o *operator) decision() (outbox.Decision, inbox.Decision) {
+	return outbox.Decision{By: o.p.Name, Reason: "a decision"}, inbox.Decision{By: o.p.Name, Reason: "a decision", NotDone: true}
+}
+
+// park parks a message that waits in the outbox. It is held until a person
+// releases it.
+func (o *operator) park(ctx context.Context, d Draw) {
+	s := o.store.Link(o.p)
+	state := []store.OutgoingState{store.Pending, store.Held}[d.Number(2)]
+	ms, err := s.Outgoing(ctx, store.OutgoingQuery{State: state, Limit: 10})
+	if err != nil || len(ms) == 0 {
+		return
+	}
+	id := ms[d.Number(len(ms))].Message.ID
+	if !o.Happens(fmt.Sprintf("%s parks %s #%d", o.p.Name, id, o.Number(o.p.Name, "parks", id))) {
+		return
+	}
+	by, _ := o.decision()
+	tally, err := outbox.Admin{Store: s}.Park(ctx, store.OutgoingQuery{State: state, IDs: []string{id}}, by)
+	o.Tell(Line{Who: o.p.Name, What: "PARKS", About: id, Note: told(tally.Changed, err)})
+	if err == nil && tally.Changed > 0 {
+		o.ledger.parkedBy(id, true)
+	}
+}
+
+// release has one of the messages published that are stuck.
+func (o *operator) release(ctx context.Context, d Draw) {
+	s := o.store.Link(o.p)
+	ms, err := s.Outgoing(ctx, store.OutgoingQuery{State: store.Stuck, Limit: 10})
+	if err != nil || len(ms) == 0 {
+		return
+	}
+	id := ms[d.Number(len(ms))].Message.ID
+	by, _ := o.decision()
+	o.ledger.parkedBy(id, false)
+	tally, err := outbox.Admin{Store: s}.Replay(ctx, store.OutgoingQuery{IDs: []string{id}}, by)
+	o.Tell(Line{Who: o.p.Name, What: "RELEASES", About: id, Note: told(tally.Changed, err)})
+}
+
+// decideAboutParked has a message that a consumer parked tried again, or gives it
+// up if it is poison.
+func (o *operator) decideAboutParked(ctx context.Context, d Draw) {
+	s := o.store.Link(o.p)
+	ms, err := s.Shelved(ctx, store.ShelfQuery{States: []store.ShelfState{store.Parked}, Limit: 10})
+	if err != nil || len(ms) == 0 {
+		return
+	}
+	at := ms[d.Number(len(ms))]
+	if !o.ledger.knows(at.Message.ID) {
+		return
+	}
+	o.judgeBlame(at, consumerOf(at))
+	_, by := o.decision()
+	q := store.ShelfQuery{Consumer: at.Consumer, IDs: []string{at.Message.ID}}
+	if o.failsAt(consumerOf(at), at.Message.ID) == forEver {
+		o.ledger.discard(at.Message.ID, consumerOf(at))
+		tally, err := inbox.Admin{Store: s}.Discard(ctx, q, by)
+		o.Tell(Line{Who: o.p.Name, What: "DISCARDS", About: at.Consumer + "/" + at.Message.ID, Note: told(tally.Changed, err)})
+		return
+	}
+	o.ledger.triesAgain(at.Message.ID, consumerOf(at))
+	tally, err := inbox.Admin{Store: s}.Replay(ctx, q, by)
+	o.Tell(Line{Who: o.p.Name, What: "REPLAYS", About: at.Consumer + "/" + at.Message.ID, Note: told(tally.Changed, err)})
+}
+
+func told(changed int, err error) string {
+	if err != nil {
+		return "fails: " + firstLine(err)
+	}
+	return fmt.Sprintf("%d changed", changed)
+}
