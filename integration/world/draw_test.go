@@ -43,3 +43,14 @@ func TestChancesAreWhatTheySay(t *testing.T) {
 		t.Errorf("%d of 10,000, want 1,000", hits)
 	}
 }
+
+func TestEveryLawIsSaid(t *testing.T) {
+	for _, law := range Laws() {
+		if law.Says() == "" {
+			t.Errorf("%s has no words", law)
+		}
+	}
+	if len(says) != len(Laws()) {
+		t.Errorf("%d laws have words, and there are %d", len(says), len(Laws()))
+	}
+}

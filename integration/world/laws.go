@@ -17,13 +17,18 @@ const (
 	RunEnded    Law = "run-ended"
 )
 
-// MailLaws are the laws of messages.
-func MailLaws() []Law {
-	return []Law{EffectOnce, Vanished, Appeared, PublishedIn, HandledIn, Blame, Drained, NothingLeft, Held, RunEnded}
+// Laws returns all laws.
+func Laws() []Law {
+	return []Law{EffectOnce, OneAnswer, MayRetry, Decision, Forgotten, Vanished, Appeared, PublishedIn, HandledIn, Held, Blame, Drained,
+		NothingLeft, RunEnded}
 }
 
 var says = map[Law]string{
 	EffectOnce:  "an effect happens once: a row of a consumer, or an effect at a system that can be asked",
+	OneAnswer:   "every caller of a key gets the same answer",
+	MayRetry:    "or an error for which MayRetry is right",
+	Decision:    "a decision of a person takes effect once, or says that somebody else has decided",
+	Forgotten:   "what may be forgotten, is forgotten",
 	Vanished:    "a message whose transaction committed is published and handled by each consumer, or it lies somewhere with a reason",
 	Appeared:    "a message whose transaction did not commit is neither published nor handled",
 	PublishedIn: "messages of an ordering key are published in the order in which they were put",

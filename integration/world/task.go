@@ -94,7 +94,7 @@ func (t *Task) Run(tt *testing.T) int {
 	took := time.Since(began)
 	fmt.Printf("%s: %d seeds, %d of them red, %d calls over boundaries, %.0f a second, %v\n",
 		t.kind.Name, sum.seeds, sum.red, sum.calls, float64(sum.calls)/took.Seconds(), took.Round(time.Millisecond))
-	for _, law := range MailLaws() {
+	for _, law := range Laws() {
 		if n := sum.laws[law]; n > 0 {
 			fmt.Printf("    %s is broken in %d\n", law, n)
 		}

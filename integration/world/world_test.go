@@ -16,9 +16,9 @@ func kindOf(t *testing.T, name string) Kind {
 	return k
 }
 
-// playAll plays the worlds of seeds, until their time is over. The first few are
+// playSeeds plays the worlds of seeds, until their time is over. The first few are
 // always played.
-func playAll(t *testing.T, kind string, seeds int, limit time.Duration) {
+func playSeeds(t *testing.T, kind string, seeds int, limit time.Duration) {
 	k, began := kindOf(t, kind), time.Now()
 	if testing.Short() {
 		limit /= 10
@@ -43,9 +43,9 @@ func keepsLaws(t *testing.T, k Kind, seed Seed) {
 	}
 }
 
-func TestSmallWorldsKeepTheLaws(t *testing.T) { playAll(t, "small", 150, 20*time.Second) }
+func TestSmallWorldsKeepTheLaws(t *testing.T) { playSeeds(t, "small", 150, 20*time.Second) }
 
-func TestPeopleDecideAtTheWorstTime(t *testing.T) { playAll(t, "people", 20, 10*time.Second) }
+func TestPeopleDecideAtTheWorstTime(t *testing.T) { playSeeds(t, "people", 20, 10*time.Second) }
 
 func TestABusyHourKeepsTheLaws(t *testing.T) {
 	if testing.Short() {
