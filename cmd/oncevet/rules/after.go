@@ -2,6 +2,7 @@ package rules
 
 import (
 	"go/ast"
+	"go/constant"
 	"go/types"
 	"slices"
 
@@ -167,17 +168,27 @@ func (c *checker) responds(s ast.Stmt, w types.Object) (shownAs string, ok bool)
 		return "", false
 	}
 	call, ok := e.X.(*ast.CallExpr)
-	if !ok || len(call.Args) == 0 || c.object(call.Args[0]) != w {
+	if !ok || !slices.ContainsFunc(call.Args, func(arg ast.Expr) bool { return c.object(arg) == w }) {
 		return "", false
 	}
 	f := c.callee(call)
-	if f == nil || f.Pkg() == nil || f.Signature().Recv() != nil {
+	if f == nil || f.Pkg() == nil {
 		return "", false
 	}
-	if f.Pkg().Path() == "net/http" && slices.Contains([]string{"Error", "NotFound", "Redirect"}, f.Name()) {
-		return shown(call), true
+	if f.Pkg().Path() == "net/http" {
+		return shown(call), slices.Contains([]string{"Error", "NotFound", "Redirect"}, f.Name())
 	}
-	return "", false
+	return shown(call), slices.ContainsFunc(call.Args, c.isRefusal) // refuse(w, http.StatusBadRequest, "why")
+}
+
+// isRefusal reports whether an argument is the status of a refusal.
+func (c *checker) isRefusal(arg ast.Expr) bool {
+	v := c.info.Types[arg].Value
+	if v == nil || v.Kind() != constant.Int {
+		return false
+	}
+	status, exact := constant.Int64Val(v)
+	return exact && status >= 400 && status < 600
 }
 
 // missingReturn reports branches that respond with an error and do not return,

@@ -38,8 +38,9 @@ transaction.`, func(c *checker) {
 var txPool = rule{"txpool", `report statements through the pool instead of the transaction
 
 A statement that the work of once.DoTx, once.InTx, inbox.Tx, inbox.Batch or
-httponce.HandlerTx sends through *sql.DB, *sqlx.DB or *pgxpool.Pool, or through
-queries of sqlc that are not made by WithTx, is not part of the transaction. It
+httponce.HandlerTx sends through *sql.DB, *sqlx.DB, *bun.DB, *gorm.DB or
+*pgxpool.Pool, or through queries of sqlc that are not made by WithTx, is not part
+of the transaction. It
 stays when the transaction is rolled back, happens again when it is repeated, does
 not see its rows, and waits for a second connection of the pool.`, func(c *checker) {
 	for _, g := range c.guards {
@@ -52,6 +53,9 @@ not see its rows, and waits for a second connection of the pool.`, func(c *check
 			}
 			if on := c.receiver(call.CallExpr); on != nil && c.isBoundElsewhere(call, on) {
 				c.report(call.at, nil, "%s%s is not part of the transaction of %s: use %s.WithTx", shown(call.CallExpr), call.in(), g.api, c.text(on))
+			}
+			if db := c.gormElsewhere(call); db != nil {
+				c.report(call.at, nil, "%s is not part of the transaction of %s: give %s the transaction as its ConnPool", shown(call.CallExpr), g.api, c.text(db))
 			}
 			for i, arg := range call.Args {
 				if c.isPassedPool(call, i, arg) {
@@ -91,11 +95,12 @@ const (
 // connection for some.
 var statements = strings.Fields("Exec ExecContext Query QueryContext QueryRow QueryRowContext Prepare PrepareContext Begin BeginTx BeginFunc BeginTxFunc " +
 	"Conn SendBatch CopyFrom Acquire AcquireFunc NamedExec NamedExecContext NamedQuery NamedQueryContext Get GetContext Select SelectContext " +
-	"Queryx QueryxContext QueryRowx QueryRowxContext MustExec MustExecContext MustBegin Beginx BeginTxx Preparex PreparexContext")
+	"Queryx QueryxContext QueryRowx QueryRowxContext MustExec MustExecContext MustBegin Beginx BeginTxx Preparex PreparexContext " +
+	"NewSelect NewInsert NewUpdate NewDelete NewMerge NewRaw RunInTx")
 
 // writes are those that surely, or most often, change something.
 var writes = strings.Fields("Exec ExecContext Begin BeginTx BeginFunc BeginTxFunc SendBatch CopyFrom NamedExec NamedExecContext MustExec " +
-	"MustExecContext MustBegin Beginx BeginTxx")
+	"MustExecContext MustBegin Beginx BeginTxx NewInsert NewUpdate NewDelete NewMerge RunInTx")
 
 // isPoolCall reports whether a call is a statement through a pool.
 func (c *checker) isPoolCall(call call, whose whose) bool {
@@ -120,7 +125,7 @@ func (c *checker) bindsTo(call call, e ast.Expr) bool {
 // isPool reports whether an expression is a pool of connections.
 func (c *checker) isPool(e ast.Expr) bool {
 	switch path, name := named(c.typeOf(e)); path + "." + name {
-	case "database/sql.DB", "github.com/jmoiron/sqlx.DB", "github.com/jackc/pgx/pgxpool.Pool":
+	case "database/sql.DB", "github.com/jmoiron/sqlx.DB", "github.com/uptrace/bun.DB", "github.com/jackc/pgx/pgxpool.Pool":
 		return true
 	}
 	return false
@@ -179,15 +184,56 @@ func (c *checker) isBoundElsewhere(call call, on ast.Expr) bool {
 	if s.Params().Len() != 1 || s.Results().Len() != 1 || !types.Identical(s.Params().At(0).Type(), g.txOf) || !types.Identical(s.Results().At(0).Type(), t) {
 		return false
 	}
-	switch e := ast.Unparen(on).(type) {
+	return c.comesFromOutside(call, on)
+}
+
+// comesFromOutside reports whether a variable, or a field of one, is declared
+// outside of the work that uses it.
+func (c *checker) comesFromOutside(call call, e ast.Expr) bool {
+	work := call.guard.work
+	switch e := ast.Unparen(e).(type) {
 	case *ast.Ident:
 		v := c.variable(e)
-		return v != nil && !(g.work.node.Pos() <= v.Pos() && v.Pos() < g.work.node.End()) && call.helper == ""
-	case *ast.SelectorExpr: // s.queries
+		return v != nil && !(work.node.Pos() <= v.Pos() && v.Pos() < work.node.End()) && call.helper == ""
+	case *ast.SelectorExpr: // s.queries, where s may be the receiver of the work
 		v := c.variable(e.X)
-		return v != nil && !(g.work.body.Pos() <= v.Pos() && v.Pos() < g.work.body.End()) && call.helper == ""
+		return v != nil && !(work.body.Pos() <= v.Pos() && v.Pos() < work.body.End()) && call.helper == ""
 	}
 	return false
+}
+
+// finishers are the methods of gorm that send a statement.
+var finishers = strings.Fields("Create CreateInBatches Save First FirstOrCreate FirstOrInit Take Last Find FindInBatches Count Pluck Scan Row Rows " +
+	"Update Updates UpdateColumn UpdateColumns Delete Exec Transaction Begin")
+
+// gormElsewhere returns the *gorm.DB of a statement that comes from outside of the
+// work, so that it is none of the transaction. In the work of once.InTx it may be.
+func (c *checker) gormElsewhere(call call) ast.Expr {
+	f := c.callee(call.CallExpr)
+	if f == nil || call.guard.api == "once.InTx" || !slices.Contains(finishers, f.Name()) {
+		return nil
+	}
+	on := c.receiver(call.CallExpr)
+	for {
+		if on == nil {
+			return nil
+		}
+		if path, name := named(c.typeOf(on)); path != "gorm.io/gorm" || name != "DB" || c.bindsTo(call, on) {
+			return nil
+		}
+		chain, ok := ast.Unparen(on).(*ast.CallExpr)
+		if !ok {
+			break
+		}
+		if f := c.callee(chain); f == nil || f.Name() == "Session" {
+			return nil // which may change the connection
+		}
+		on = c.receiver(chain)
+	}
+	if !c.comesFromOutside(call, on) {
+		return nil
+	}
+	return on
 }
 
 // isPassedPool reports whether an argument is a pool that the called function

@@ -17,7 +17,9 @@ require (
 	github.com/redis/go-redis/v9 v9.0.0
 	github.com/segmentio/kafka-go v0.0.0
 	github.com/stripe/stripe-go/v82 v82.0.0
+	github.com/uptrace/bun v0.0.0
 	google.golang.org/grpc v0.0.0
+	gorm.io/gorm v0.0.0
 )
 
 require (
@@ -40,5 +42,7 @@ replace (
 	github.com/redis/go-redis/v9 => ./stubs/redis
 	github.com/segmentio/kafka-go => ./stubs/kafka
 	github.com/stripe/stripe-go/v82 => ./stubs/stripe
+	github.com/uptrace/bun => ./stubs/bun
 	google.golang.org/grpc => ./stubs/grpc
+	gorm.io/gorm => ./stubs/gorm
 )

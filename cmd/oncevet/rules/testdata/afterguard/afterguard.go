@@ -74,6 +74,26 @@ func (s *shop) handlers() {
 	}, nil)
 }
 
+func refuse(w http.ResponseWriter, status int, why string) {
+	w.WriteHeader(status)
+	fmt.Fprint(w, why)
+}
+
+func (s *shop) refuses(w http.ResponseWriter, r *http.Request) {
+	if err := s.check(r); err != nil {
+		refuse(w, http.StatusBadRequest, err.Error()) // want `afterguard: the handler goes on after refuse: a return is missing`
+	}
+	if r.ContentLength > 1000 {
+		refuse(w, http.StatusRequestEntityTooLarge, "shorter, please")
+		return
+	}
+	if r.URL.Path == "/long" {
+		refuse(w, http.StatusAccepted, "it takes a while, ") // the rest follows
+	}
+	answer, _ := once.Do(r.Context(), s.store, s.op.For("1"), s.work)
+	fmt.Fprint(w, answer)
+}
+
 func (s *shop) calls(w http.ResponseWriter, r *http.Request) {
 	answer, err := once.Do(r.Context(), s.store, s.op.For("1"), s.work)
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/uptrace/bun"
+	"gorm.io/gorm"
 )
 
 type querier interface {
@@ -115,5 +117,45 @@ func (s *shop) generated(ctx context.Context) (string, error) {
 			return "", err
 		}
 		return "", s.queries.AddOrder(ctx, "1") // want `txpool: s.queries.AddOrder is not part of the transaction of once.DoTx: use s.queries.WithTx`
+	})
+}
+
+type mapped struct {
+	store *sqlstore.Store
+	bun   *bun.DB
+	gorm  *gorm.DB
+	op    *once.Operation[string]
+}
+
+func (m *mapped) ofBun(ctx context.Context) error {
+	return m.bun.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
+		_, err := once.InTx(ctx, m.store, tx.Tx, m.op.For("1"), func(ctx context.Context) (string, error) {
+			if err := tx.NewInsert().Exec(ctx); err != nil {
+				return "", err
+			}
+			return "", m.bun.NewInsert().Exec(ctx) // want `txpool: m.bun.NewInsert is not part of the transaction of once.InTx`
+		})
+		return err
+	})
+}
+
+func (m *mapped) ofGorm(ctx context.Context) (string, error) {
+	return once.DoTx(ctx, m.store, m.op.For("1"), func(ctx context.Context, tx *sql.Tx) (string, error) {
+		db := m.gorm.Session(&gorm.Session{NewDB: true})
+		db.Statement.ConnPool = tx
+		if err := db.WithContext(ctx).Create(1).Error; err != nil {
+			return "", err
+		}
+		return "", m.gorm.WithContext(ctx).Create(1).Error // want `txpool: m.gorm.WithContext\(ctx\).Create is not part of the transaction of once.DoTx`
+	})
+}
+
+func (m *mapped) ofGormInTx(ctx context.Context) error {
+	return m.gorm.Transaction(func(tx *gorm.DB) error {
+		inner := tx.Statement.ConnPool.(*sql.Tx)
+		_, err := once.InTx(ctx, m.store, inner, m.op.For("1"), func(ctx context.Context) (string, error) {
+			return "", tx.WithContext(ctx).Create(1).Error
+		})
+		return err
 	})
 }

@@ -1,0 +1,3 @@
+module github.com/uptrace/bun
+
+go 1.24
