@@ -43,7 +43,12 @@ type verb struct {
 }
 
 // tally counts what became of messages.
-type tally struct{ Matched, Changed, Unknown, Moved int }
+type tally struct {
+	Matched, Changed, Unknown, Moved int
+
+	Taken   int // skipped: a process is handling them
+	Sending int // of those changed, how many a relay may have been sending
+}
 
 var verbs = []verb{
 	{Of: "messages", Do: "replay", Done: "replayed", Paced: true, States: []string{"parked"},
@@ -52,6 +57,10 @@ var verbs = []verb{
 	{Of: "messages", Do: "discard", Done: "discarded", Danger: true, States: []string{"parked"},
 		Effect: "They are given up. Their keys become done, as rejected. Copies of them that arrive are duplicates, and later messages with their ordering keys proceed.",
 		run:    onShelf(inbox.Admin.Discard)},
+	{Of: "messages", Do: "discard", Done: "discarded", Danger: true, States: []string{"waiting"},
+		Effect: "They are given up, and not tried again. Their keys become done, as rejected. Copies of them that arrive are duplicates, and later messages with " +
+			"their ordering keys proceed. One that a process is handling is left as it is.",
+		run: onShelf(inbox.Admin.DiscardWaiting)},
 	{Of: "outbox", Do: "retry", Done: "retried", Paced: true, States: []string{"stuck"},
 		Effect: "Relays publish them within seconds, under their own ids, and with all attempts.",
 		run:    inOutbox(outbox.Admin.Replay)},
@@ -61,10 +70,17 @@ var verbs = []verb{
 	{Of: "outbox", Do: "discard", Done: "discarded", Danger: true, States: []string{"stuck"},
 		Effect: "They are never published. If the store has an archive, they move there, with your reason.",
 		run:    inOutbox(outbox.Admin.Discard)},
+	{Of: "outbox", Do: "discard", Done: "discarded", Danger: true, States: []string{"pending", "delayed", "held"},
+		Effect: "They are given up. If the store has an archive, they move there, with your reason. One that a relay is sending at that moment may still be published.",
+		run:    inOutbox(outbox.Admin.DiscardWaiting)},
 }
 
-func verbOf(of, do string) (verb, bool) {
-	at := slices.IndexFunc(verbs, func(b verb) bool { return b.Of == of && b.Do == do })
+// verbOf returns what is done to messages in a state, or in the first state that a
+// verb of this name is for.
+func verbOf(of, do, state string) (verb, bool) {
+	at := slices.IndexFunc(verbs, func(b verb) bool {
+		return b.Of == of && b.Do == do && (state == "" || slices.Contains(b.States, state))
+	})
 	if at < 0 {
 		return verb{}, false
 	}
@@ -76,7 +92,7 @@ func onShelf(do func(inbox.Admin, context.Context, store.ShelfQuery, inbox.Decis
 		q := p.Sel.onShelf()
 		q.Limit = limit
 		t, err := do(inbox.Admin{Store: p.shelf}, ctx, q, inbox.Decision{By: p.By, Reason: p.Reason, DryRun: dry, NotDone: p.NotDone})
-		return tally{t.Matched, t.Changed, t.Unknown, t.Moved}, err
+		return tally{Matched: t.Matched, Changed: t.Changed, Unknown: t.Unknown, Moved: t.Moved, Taken: t.Taken}, err
 	}
 }
 
@@ -85,7 +101,7 @@ func inOutbox(do func(outbox.Admin, context.Context, store.OutgoingQuery, outbox
 		q := p.Sel.inOutbox()
 		q.Limit = limit
 		t, err := do(outbox.Admin{Store: p.outbox}, ctx, q, outbox.Decision{By: p.By, Reason: p.Reason, DryRun: dry})
-		return tally{Matched: t.Matched, Changed: t.Changed}, err
+		return tally{Matched: t.Matched, Changed: t.Changed, Sending: t.Sending}, err
 	}
 }
 
@@ -128,7 +144,7 @@ func (p *plan) What() string {
 	case "keys":
 		return "keys by a report"
 	case "messages":
-		return "parked messages"
+		return p.Verb.States[0] + " messages"
 	}
 	return "messages of the outbox"
 }
@@ -211,7 +227,7 @@ func (p *plan) wanted(page int) int {
 // it says so and returns nil.
 func (v *view) planned() *plan {
 	q := v.r.URL.Query()
-	b, ok := verbOf(q.Get("of"), q.Get("do"))
+	b, ok := verbOf(q.Get("of"), q.Get("do"), q.Get("state"))
 	p := &plan{Verb: b, Sel: selectionOf(b.Of, q), By: v.who.Name, At: v.now()}
 	if ok && p.Sel.State == "" {
 		p.Sel.State = b.States[0]
@@ -288,7 +304,7 @@ func (v *view) refused(p *plan, err error) {
 func title(b verb) string {
 	text := strings.ToUpper(b.Do[:1]) + b.Do[1:]
 	if b.Of == "messages" {
-		return text + " parked messages"
+		return text + " " + b.States[0] + " messages"
 	}
 	return text + " messages of the outbox"
 }

@@ -251,12 +251,12 @@ func (c *Console) work(j *job) {
 
 	j.mu.Lock()
 	matched := j.Tally.Matched
-	j.tally = tally{Matched: matched, Changed: done.Changed, Unknown: done.Unknown, Moved: done.Moved}
+	j.tally = tally{Matched: matched, Changed: done.Changed, Unknown: done.Unknown, Moved: done.Moved, Taken: done.Taken, Sending: done.Sending}
 	j.ended = c.now()
 	switch {
 	case err == nil:
 		j.state = jobFinished
-		j.tally.Moved = matched - done.Changed - done.Unknown
+		j.tally.Moved = matched - done.Changed - done.Unknown - done.Taken
 	case errors.Is(err, errStopped):
 		j.state = jobStopped
 	case j.ctx.Err() != nil:
@@ -271,7 +271,7 @@ func (c *Console) work(j *job) {
 	j.mu.Unlock()
 
 	attrs := []any{"job", j.Number, "by", j.By, "store", j.Sel.Store, "deed", j.Verb.Done, "state", string(state), "matched", tally.Matched, "changed", tally.Changed,
-		"unknown", tally.Unknown, "reason", j.Reason}
+		"unknown", tally.Unknown, "taken", tally.Taken, "sending", tally.Sending, "reason", j.Reason}
 	if trouble != "" {
 		c.log.Warn("console: a job failed", append(attrs, "error", trouble)...)
 	} else {
