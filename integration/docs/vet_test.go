@@ -67,9 +67,11 @@ func sectionsOf(text string) map[string][]block {
 func (c *compiler) vet(t *testing.T, b block) (found []string) {
 	t.Helper()
 	var files []*ast.File
-	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Instances: map[*ast.Ident]types.Instance{}, Defs: map[*ast.Ident]types.Object{},
-		Uses: map[*ast.Ident]types.Object{}, Implicits: map[ast.Node]types.Object{}, Selections: map[*ast.SelectorExpr]*types.Selection{},
-		Scopes: map[ast.Node]*types.Scope{}, FileVersions: map[*ast.File]string{}}
+	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Instances: map[*ast.Ident]types.Instance{},
+		Defs: map[*ast.Ident]types.Object{},
+		Uses: map[*ast.Ident]types.Object{}, Implicits: map[ast.Node]types.Object{},
+		Selections: map[*ast.SelectorExpr]*types.Selection{},
+		Scopes:     map[ast.Node]*types.Scope{}, FileVersions: map[*ast.File]string{}}
 	var pkg *types.Package
 	var err error
 	for _, result := range []string{"error", ""} {
@@ -92,8 +94,9 @@ func (c *compiler) vet(t *testing.T, b block) (found []string) {
 		for _, required := range a.Requires {
 			run(required)
 		}
-		result, err := a.Run(&analysis.Pass{Analyzer: a, Fset: c.files, Files: files, Pkg: pkg, TypesInfo: info, ResultOf: maps.Clone(results),
-			Report: func(d analysis.Diagnostic) { found = append(found, d.Message) }})
+		result, err := a.Run(&analysis.Pass{Analyzer: a, Fset: c.files, Files: files, Pkg: pkg, TypesInfo: info,
+			ResultOf: maps.Clone(results),
+			Report:   func(d analysis.Diagnostic) { found = append(found, d.Message) }})
 		if err != nil {
 			t.Fatal(err)
 		}

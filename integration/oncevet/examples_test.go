@@ -22,20 +22,27 @@ type mistake struct {
 }
 
 var mistakes = []mistake{
-	{"txeffect", "quickstart/main.go", "\t\t\tlog.Printf(\"an invoice for", "\t\t\t_, _ = http.Post(address, \"text/plain\", nil)\n\t\t\tlog.Printf(\"an invoice for"},
-	{"txpool", "quickstart/main.go", "tx.ExecContext(r.Context(), `INSERT INTO orders", "db.ExecContext(r.Context(), `INSERT INTO orders"},
+	{"txeffect", "quickstart/main.go", "\t\t\tlog.Printf(\"an invoice for",
+		"\t\t\t_, _ = http.Post(address, \"text/plain\", nil)\n\t\t\tlog.Printf(\"an invoice for"},
+	{"txpool", "quickstart/main.go", "tx.ExecContext(r.Context(), `INSERT INTO orders",
+		"db.ExecContext(r.Context(), `INSERT INTO orders"},
 	{"txpool", "orm/main.go", "tx.NewInsert()", "db.NewInsert()"},
-	{"txpublish", "quickstart/main.go", "\t\treturn events.Put(", "\t\tqueue.Publisher().Publish(r.Context(), nil)\n\t\treturn events.Put("},
+	{"txpublish", "quickstart/main.go", "\t\treturn events.Put(",
+		"\t\tqueue.Publisher().Publish(r.Context(), nil)\n\t\treturn events.Put("},
 	{"dointx", "orders/consumers.go", "\t_, err = tx.ExecContext(ctx, `INSERT INTO reservation",
 		"\t_, _ = once.Do(ctx, s.store, mail.For(o.ID), nil)\n\t_, err = tx.ExecContext(ctx, `INSERT INTO reservation"},
-	{"unstablekey", "payment/main.go", "work := pay.For(orderID)", "work := pay.For(fmt.Sprint(orderID, time.Now().UnixNano()))"},
-	{"attemptkey", "orders/consumers.go", `r.Header.Set("Idempotency-Key", key)`, `r.Header.Set("Idempotency-Key", fmt.Sprint(key, time.Now().Unix()))`},
+	{"unstablekey", "payment/main.go", "work := pay.For(orderID)",
+		"work := pay.For(fmt.Sprint(orderID, time.Now().UnixNano()))"},
+	{"attemptkey", "orders/consumers.go", `r.Header.Set("Idempotency-Key", key)`,
+		`r.Header.Set("Idempotency-Key", fmt.Sprint(key, time.Now().Unix()))`},
 	{"earlyack", "orders/consumers.go", "\t_, err = tx.ExecContext(ctx, `INSERT INTO points",
 		"\tvar session broker.Session\n\t_ = session.Ack(ctx, nil)\n\t_, err = tx.ExecContext(ctx, `INSERT INTO points"},
 	{"lostmark", "orders/consumers.go", "0o600)\n\tif err != nil {\n\t\treturn \"\", once.NotDone(err)",
 		"0o600)\n\tif err != nil {\n\t\treturn \"\", fmt.Errorf(\"mail: %v\", once.NotDone(err))"},
-	{"mayretry", "payment/main.go", "\tif err != nil {\n\t\treturn \"\", err\n\t}\n\treturn once.DoTx", "\tif err == once.ErrParked {\n\t\treturn \"\", err\n\t}\n\treturn once.DoTx"},
-	{"afterguard", "quickstart/main.go", "\t\tlog.Printf(\"an order of", "\t\tif item == \"\" {\n\t\t\thttp.Error(w, \"what?\", 400)\n\t\t}\n\t\tlog.Printf(\"an order of"},
+	{"mayretry", "payment/main.go", "\tif err != nil {\n\t\treturn \"\", err\n\t}\n\treturn once.DoTx",
+		"\tif err == once.ErrParked {\n\t\treturn \"\", err\n\t}\n\treturn once.DoTx"},
+	{"afterguard", "quickstart/main.go", "\t\tlog.Printf(\"an order of",
+		"\t\tif item == \"\" {\n\t\t\thttp.Error(w, \"what?\", 400)\n\t\t}\n\t\tlog.Printf(\"an order of"},
 }
 
 // TestMistakesInExamplesAreFound finds nothing in the examples, and in copies of
@@ -48,7 +55,8 @@ func TestMistakesInExamplesAreFound(t *testing.T) {
 	}
 	dir := t.TempDir()
 	tool := filepath.Join(dir, "oncevet")
-	if out, err := exec.Command("go", "build", "-o", tool, "github.com/effectively-once/once/cmd/oncevet").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", tool,
+		"github.com/effectively-once/once/cmd/oncevet").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	replaced := map[string]string{}
@@ -68,7 +76,8 @@ func TestMistakesInExamplesAreFound(t *testing.T) {
 			t.Fatalf("%s has %d places for the mistake of %s", m.file, n, m.rule)
 		}
 		replaced[file] = filepath.Join(dir, fmt.Sprint(i, ".go"))
-		if err := os.WriteFile(replaced[file], []byte(strings.Replace(string(text), m.old, m.new, 1)), 0o600); err != nil {
+		if err := os.WriteFile(replaced[file], []byte(strings.Replace(string(text), m.old, m.new, 1)),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		want = append(want, m.rule)
@@ -104,7 +113,8 @@ func TestMistakesInExamplesAreFound(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("found %v, want %v:\n%s", got, want, said)
 	}
-	if said := vet("-overlay="+list, "-txpool=false"); strings.Contains(said, ": txpool: ") || !strings.Contains(said, ": txeffect: ") {
+	if said := vet("-overlay="+list, "-txpool=false"); strings.Contains(said, ": txpool: ") ||
+		!strings.Contains(said, ": txeffect: ") {
 		t.Errorf("with -txpool=false:\n%s", said)
 	}
 }

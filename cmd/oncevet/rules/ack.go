@@ -18,14 +18,15 @@ consumer. In a loop of your own acknowledge after the call has returned nil.`, f
 			continue
 		}
 		c.calls(g, func(call call) {
-			if !c.matches(call.CallExpr, acks) || c.isRedis(call.CallExpr) && !c.changesRedis(call.CallExpr, c.callee(call.CallExpr)) {
+			if !c.matches(call.CallExpr, acks) || c.isPipeline(call.CallExpr) {
 				return
 			}
 			use := "acknowledge after " + g.api + " has returned nil"
 			if path, _ := named(c.typeOf(g.call)); path == once+"/inbox" {
 				use = "leave it to the consumer, which acknowledges after the commit"
 			}
-			c.report(call.at, nil, "%s%s settles the message inside %s, before its work is recorded: %s", shown(call.CallExpr), call.in(), g.api, use)
+			c.report(call.at, nil, "%s%s settles the message inside %s, before its work is recorded: %s",
+				shown(call.CallExpr), call.in(), g.api, use)
 		})
 	}
 	for at := range c.root().Preorder((*ast.CallExpr)(nil)) {
@@ -35,11 +36,6 @@ consumer. In a loop of your own acknowledge after the call has returned nil.`, f
 	}
 }}
 
-func (c *checker) isRedis(call *ast.CallExpr) bool {
-	at := unversioned(c.callee(call).Pkg().Path())
-	return at == "github.com/redis/go-redis" || at == "github.com/go-redis/redis"
-}
-
 // ackBeforeGuard reports an acknowledgement after which, in the same block, the
 // message is handled by guarded work.
 func (c *checker) ackBeforeGuard(at inspector.Cursor, ack *ast.CallExpr) {
@@ -48,10 +44,12 @@ func (c *checker) ackBeforeGuard(at inspector.Cursor, ack *ast.CallExpr) {
 		ackName = f.Name()
 	}
 	switch ackName {
-	case "Nack", "Nak", "NakWithDelay", "Return", "Reject", "Term", "TermWithReason", "AbandonMessage", "DeferMessage", "DeadLetterMessage":
+	case "Nack", "Nak", "NakWithDelay", "Return", "Reject", "Term", "TermWithReason", "AbandonMessage",
+		"DeferMessage", "DeadLetterMessage":
 		return // not an acknowledgement
 	}
-	for around := range at.Enclosing((*ast.ExprStmt)(nil), (*ast.AssignStmt)(nil), (*ast.IfStmt)(nil), (*ast.FuncLit)(nil), (*ast.DeferStmt)(nil),
+	for around := range at.Enclosing((*ast.ExprStmt)(nil), (*ast.AssignStmt)(nil), (*ast.IfStmt)(nil),
+		(*ast.FuncLit)(nil), (*ast.DeferStmt)(nil),
 		(*ast.GoStmt)(nil)) {
 		switch s := around.Node().(type) {
 		case *ast.FuncLit, *ast.DeferStmt, *ast.GoStmt:
@@ -63,7 +61,9 @@ func (c *checker) ackBeforeGuard(at inspector.Cursor, ack *ast.CallExpr) {
 		}
 		for next, ok := around.NextSibling(); ok; next, ok = next.NextSibling() {
 			if guard := c.guardOn(next, c.messages(ack)); guard != "" {
-				c.report(ack, nil, "%s acknowledges the message before %s has recorded its work: acknowledge after it has returned nil", shown(ack), guard)
+				c.report(ack, nil,
+					"%s acknowledges the message before %s has recorded its work: acknowledge after it has returned nil",
+					shown(ack), guard)
 				return
 			}
 		}

@@ -112,7 +112,8 @@ func (c *checker) isMiddleware(e ast.Expr) bool {
 // writes to w.
 func (c *checker) afterServe(at inspector.Cursor, call *ast.CallExpr) {
 	on := c.receiver(call)
-	if on == nil || len(call.Args) != 2 || c.callee(call) == nil || c.callee(call).Name() != "ServeHTTP" || !c.isGuard(on) {
+	if on == nil || len(call.Args) != 2 || c.callee(call) == nil || c.callee(call).Name() != "ServeHTTP" ||
+		!c.isGuard(on) {
 		return
 	}
 	w := c.variable(call.Args[0])
@@ -128,7 +129,8 @@ func (c *checker) afterServe(at inspector.Cursor, call *ast.CallExpr) {
 			return
 		}
 		if write := c.writes(next.Node(), w); write != nil {
-			c.report(write, nil, "%s comes after the guard has responded, also for a repeat: do it inside the guard", shown(write))
+			c.report(write, nil, "%s comes after the guard has responded, also for a repeat: do it inside the guard",
+				shown(write))
 			return
 		}
 	}
@@ -151,7 +153,8 @@ func (c *checker) writes(n ast.Node, w types.Object) (found *ast.CallExpr) {
 			found = call
 		}
 		for _, arg := range call.Args {
-			if c.object(arg) == w && (f.Pkg() == nil || f.Pkg().Path() != "net/http" || f.Name() != "NewResponseController") {
+			if c.object(arg) == w && (f.Pkg() == nil || f.Pkg().Path() != "net/http" ||
+				f.Name() != "NewResponseController") {
 				found = call
 			}
 		}
@@ -200,7 +203,8 @@ func (c *checker) missingReturn(body *ast.BlockStmt, w, tx types.Object) {
 	}
 	for branch := range at.Preorder((*ast.IfStmt)(nil)) {
 		n := branch.Node().(*ast.IfStmt)
-		if len(n.Body.List) == 0 || n.Else != nil || c.inOther(branch, body) || c.leaves(n.Body.List[len(n.Body.List)-1]) {
+		if len(n.Body.List) == 0 || n.Else != nil || c.inOther(branch, body) ||
+			c.leaves(n.Body.List[len(n.Body.List)-1]) {
 			continue
 		}
 		response, call := ast.Stmt(nil), ""
@@ -241,7 +245,8 @@ func (c *checker) leaves(s ast.Stmt) bool {
 			return b.Name() == "panic"
 		}
 		f := c.callee(call)
-		return f != nil && (f.FullName() == "os.Exit" || f.FullName() == "runtime.Goexit" || f.FullName() == "log.Fatal" || f.FullName() == "log.Fatalf")
+		return f != nil && (f.FullName() == "os.Exit" || f.FullName() == "runtime.Goexit" ||
+			f.FullName() == "log.Fatal" || f.FullName() == "log.Fatalf")
 	}
 	return false
 }
@@ -282,8 +287,9 @@ func (c *checker) ginNext(g *guard) {
 			return
 		}
 		if path, name := named(f.Signature().Recv().Type()); path == "github.com/gin-gonic/gin" && name == "Context" {
-			c.report(call.at, nil, "%s%s runs the handlers with gin's writer, so that the guard records an empty response, and gin goes on after a replay: "+
-				"put the guarded routes into an inner engine, as docs/http.md shows", shown(call.CallExpr), call.in())
+			c.report(call.at, nil,
+				"%s%s runs the handlers with gin's writer, so that the guard records an empty response, and gin goes on after a replay: "+
+					"put the guarded routes into an inner engine, as docs/http.md shows", shown(call.CallExpr), call.in())
 		}
 	})
 }
@@ -292,12 +298,14 @@ func (c *checker) ginNext(g *guard) {
 // turns errors into responses.
 func (c *checker) wrapped(at inspector.Cursor, call *ast.CallExpr) {
 	f := c.callee(call)
-	if f == nil || f.Pkg() == nil || unversioned(f.Pkg().Path()) != "github.com/labstack/echo" || f.Name() != "WrapMiddleware" ||
+	if f == nil || f.Pkg() == nil || unversioned(f.Pkg().Path()) != "github.com/labstack/echo" ||
+		f.Name() != "WrapMiddleware" ||
 		len(call.Args) != 1 || !c.isMiddleware(call.Args[0]) {
 		return
 	}
 	if around, ok := at.Parent().Node().(*ast.CallExpr); ok && around.Fun != call {
-		c.report(call, nil, "echo responds to a returned error after the guard has ended, so that the guard records an empty 200: "+
-			"respond inside the guard, as docs/http.md shows")
+		c.report(call, nil,
+			"echo responds to a returned error after the guard has ended, so that the guard records an empty 200: "+
+				"respond inside the guard, as docs/http.md shows")
 	}
 }

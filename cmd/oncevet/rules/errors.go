@@ -48,7 +48,8 @@ func (c *checker) discarded(at inspector.Cursor, call *ast.CallExpr) {
 		}
 	case *ast.SelectorExpr:
 		if parent.Sel.Name == "Error" {
-			c.report(call, nil, "only the text of %s is kept, so that nobody learns of it: return it, or wrap it with %%w", name)
+			c.report(call, nil, "only the text of %s is kept, so that nobody learns of it: return it, or wrap it with %%w",
+				name)
 		}
 	}
 }
@@ -56,7 +57,8 @@ func (c *checker) discarded(at inspector.Cursor, call *ast.CallExpr) {
 // formatted reports a mark that fmt.Errorf formats without wrapping it.
 func (c *checker) formatted(at inspector.Cursor, call *ast.CallExpr) {
 	f := c.callee(call)
-	if f == nil || f.Pkg() == nil || f.Pkg().Path() != "fmt" || f.Name() != "Errorf" || len(call.Args) < 2 || call.Ellipsis.IsValid() {
+	if f == nil || f.Pkg() == nil || f.Pkg().Path() != "fmt" || f.Name() != "Errorf" || len(call.Args) < 2 ||
+		call.Ellipsis.IsValid() {
 		return
 	}
 	format := c.info.Types[call.Args[0]].Value
@@ -75,7 +77,8 @@ func (c *checker) formatted(at inspector.Cursor, call *ast.CallExpr) {
 		if !found {
 			continue
 		}
-		c.report(arg, c.wrapFix(call, verbs[i]), "fmt.Errorf keeps only the text of %s, so that nobody learns of it: use %%w", mark)
+		c.report(arg, c.wrapFix(call, verbs[i]),
+			"fmt.Errorf keeps only the text of %s, so that nobody learns of it: use %%w", mark)
 	}
 }
 
@@ -185,7 +188,8 @@ func (c *checker) wrapFix(call *ast.CallExpr, v verb) []analysis.SuggestedFix {
 		return nil
 	}
 	at := lit.Pos() + token.Pos(1+v.at)
-	return []analysis.SuggestedFix{{Message: "Wrap the error", TextEdits: []analysis.TextEdit{{Pos: at, End: at + 1, NewText: []byte("w")}}}}
+	edit := analysis.TextEdit{Pos: at, End: at + 1, NewText: []byte("w")}
+	return []analysis.SuggestedFix{{Message: "Wrap the error", TextEdits: []analysis.TextEdit{edit}}}
 }
 
 // again are the errors after which the same call may succeed.
@@ -285,7 +289,8 @@ func (c *checker) switched(n *ast.SwitchStmt) {
 	for _, clause := range n.Body.List {
 		for _, e := range clause.(*ast.CaseClause).List {
 			if name, ok := c.sentinel(e); ok {
-				c.report(e, nil, "errors of once are wrapped, so this case misses %s: use errors.Is in a switch without %s", name, c.text(n.Tag))
+				c.report(e, nil, "errors of once are wrapped, so this case misses %s: use errors.Is in a switch without %s",
+					name, c.text(n.Tag))
 			}
 		}
 	}
@@ -321,14 +326,17 @@ func (c *checker) tested(cond ast.Expr) (v *types.Var, names []string) {
 // names, in a function that does not ask MayRetry.
 func (c *checker) repeated(at inspector.Cursor, n *ast.IfStmt) {
 	v, names := c.tested(n.Cond)
-	if v == nil || !slices.ContainsFunc(names, func(name string) bool { return slices.Contains(again, name) }) || !continues(n.Body) {
+	if v == nil || !slices.ContainsFunc(names, func(name string) bool { return slices.Contains(again, name) }) ||
+		!continues(n.Body) {
 		return
 	}
-	for around := range at.Enclosing((*ast.ForStmt)(nil), (*ast.RangeStmt)(nil), (*ast.FuncLit)(nil), (*ast.FuncDecl)(nil)) {
+	for around := range at.Enclosing((*ast.ForStmt)(nil), (*ast.RangeStmt)(nil), (*ast.FuncLit)(nil),
+		(*ast.FuncDecl)(nil)) {
 		switch loop := around.Node().(type) {
 		case *ast.ForStmt, *ast.RangeStmt:
 			if c.sameWork(loop, v, n.Pos()) && !c.asksMayRetry(around) {
-				c.report(n.Cond, nil, "the call is repeated after %s only: once.MayRetry says for every error whether to repeat it, and when",
+				c.report(n.Cond, nil,
+					"the call is repeated after %s only: once.MayRetry says for every error whether to repeat it, and when",
 					strings.Join(names, " and "))
 			}
 			return
@@ -398,8 +406,11 @@ func (c *checker) acknowledged(n *ast.IfStmt) {
 		for _, s := range n.Body.List {
 			ast.Inspect(s, func(at ast.Node) bool {
 				call, ok := at.(*ast.CallExpr)
-				if ok && c.matches(call, acks) && strings.Contains(c.callee(call).Name(), "Ack") && !strings.HasPrefix(c.callee(call).Name(), "N") {
-					c.report(call, nil, "%s acknowledges the message after %s, which does not say that it was handled: return it to the broker", shown(call), name)
+				if ok && c.matches(call, acks) && strings.Contains(c.callee(call).Name(), "Ack") &&
+					!strings.HasPrefix(c.callee(call).Name(), "N") {
+					c.report(call, nil,
+						"%s acknowledges the message after %s, which does not say that it was handled: return it to the broker",
+						shown(call), name)
 				}
 				_, lit := at.(*ast.FuncLit)
 				return !lit

@@ -71,8 +71,10 @@ func (x *index) guardOf(call *ast.CallExpr) (name, api string, ok bool) {
 func (x *index) findGuards() {
 	for at := range x.cursor.Preorder((*ast.CallExpr)(nil)) {
 		call := at.Node().(*ast.CallExpr)
-		if inner, ok := ast.Unparen(call.Fun).(*ast.CallExpr); ok && x.is(inner, "httponce.Middleware") && len(call.Args) == 1 {
-			x.addGuards(call, call.Args[0], guard{kind: request, api: "httponce.Middleware", call: call}, part{txArg: -1, key: -1})
+		if inner, ok := ast.Unparen(call.Fun).(*ast.CallExpr); ok && x.is(inner, "httponce.Middleware") &&
+			len(call.Args) == 1 {
+			x.addGuards(call, call.Args[0], guard{kind: request, api: "httponce.Middleware", call: call},
+				part{txArg: -1, key: -1})
 		}
 		name, api, ok := x.guardOf(call)
 		if !ok {
@@ -266,7 +268,8 @@ func (c call) in() string {
 // calls visits the calls that guarded work makes, also by functions of this
 // package and closures that it calls. It leaves out guarded work inside it.
 func (x *index) calls(g *guard, visit func(call)) {
-	w := walker{index: x, guard: g, visit: visit, seen: map[ast.Node]bool{g.work.node: true}, bound: map[types.Object]bool{}}
+	w := walker{index: x, guard: g, visit: visit, seen: map[ast.Node]bool{g.work.node: true},
+		bound: map[types.Object]bool{}}
 	if g.tx != nil {
 		w.bound[g.tx] = true
 	}
@@ -377,7 +380,8 @@ func runsArgs(f *types.Func) bool {
 		return false
 	}
 	switch path := unversioned(f.Pkg().Path()); path {
-	case "sync", "slices", "maps", "sort", "strings", "time", "context", "golang.org/x/sync/errgroup", "github.com/jackc/pgx",
+	case "sync", "slices", "maps", "sort", "strings", "time", "context", "golang.org/x/sync/errgroup",
+		"github.com/jackc/pgx",
 		"github.com/cenkalti/backoff", "github.com/avast/retry-go":
 		return true
 	}

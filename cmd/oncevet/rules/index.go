@@ -48,7 +48,8 @@ const once = "github.com/effectively-once/once"
 func newIndex(pass *analysis.Pass) (any, error) {
 	x := &index{fset: pass.Fset, files: pass.Files, info: pass.TypesInfo, pkg: pass.Pkg,
 		cursor: pass.ResultOf[inspect.Analyzer].(*inspector.Inspector).Root(),
-		decls:  map[*types.Func]*ast.FuncDecl{}, vars: map[types.Object][]source{}, silences: map[*ast.File]map[int]silence{}}
+		decls:  map[*types.Func]*ast.FuncDecl{}, vars: map[types.Object][]source{},
+		silences: map[*ast.File]map[int]silence{}}
 	for _, imported := range pass.Pkg.Imports() {
 		x.uses = x.uses || imported.Path() == once || strings.HasPrefix(imported.Path(), once+"/")
 	}

@@ -46,7 +46,8 @@ same: the ID of the order, of the message, of the item.`, func(c *checker) {
 
 // keyFunc reports whether a field is a function that makes keys.
 func keyFunc(path, typ, field string) bool {
-	return field == "Key" && (path == once+"/inbox" && typ == "Consumer" || path == once+"/httponce" && typ == "Options")
+	return field == "Key" &&
+		(path == once+"/inbox" && typ == "Consumer" || path == once+"/httponce" && typ == "Options")
 }
 
 // fields returns the fields of a struct literal by name.
@@ -97,8 +98,9 @@ func (c *checker) keyOfWork(call *ast.CallExpr) {
 
 func (c *checker) unstablePart(e ast.Expr, at ast.Node) {
 	if what, found := c.unstable(e, at, true); found {
-		c.report(e, nil, "the key contains %s, so that it is another one when the work comes again, and the work is repeated: "+
-			"make it from the ID of what must happen once", what)
+		c.report(e, nil,
+			"the key contains %s, so that it is another one when the work comes again, and the work is repeated: "+
+				"make it from the ID of what must happen once", what)
 	}
 }
 
@@ -156,7 +158,8 @@ key.String(), the key that the work gets, in every attempt.`, func(c *checker) {
 // isKeyField reports whether a field of this name has the idempotency key of a
 // request.
 func isKeyField(name string) bool {
-	return slices.Contains([]string{"IdempotencyKey", "IdempotencyToken", "ClientToken", "ClientRequestToken", "ClientRequestID", "ClientRequestId",
+	return slices.Contains([]string{"IdempotencyKey", "IdempotencyToken", "ClientToken", "ClientRequestToken",
+		"ClientRequestID", "ClientRequestId",
 		"MessageDeduplicationId", "PayPalRequestID"}, name)
 }
 
@@ -171,7 +174,8 @@ func (c *checker) sentKeys(call *ast.CallExpr) []ast.Expr {
 		return call.Args[1:]
 	case f.Name() == "SetIdempotencyKey" && len(call.Args) == 1:
 		return call.Args
-	case (f.Name() == "Set" || f.Name() == "Add" || f.Name() == "SetHeader" || f.Name() == "AppendToOutgoingContext") && f.Pkg().Path() != once:
+	case (f.Name() == "Set" || f.Name() == "Add" || f.Name() == "SetHeader" ||
+		f.Name() == "AppendToOutgoingContext") && f.Pkg().Path() != once:
 		for i, arg := range call.Args[:max(len(call.Args)-1, 0)] {
 			if v := c.info.Types[arg].Value; v != nil && v.Kind() == constant.String && isKeyHeader(constant.StringVal(v)) {
 				return call.Args[i+1 : i+2]
@@ -184,7 +188,8 @@ func (c *checker) sentKeys(call *ast.CallExpr) []ast.Expr {
 // isKeyHeader reports whether a header of this name has the idempotency key of a
 // request.
 func isKeyHeader(name string) bool {
-	return slices.Contains([]string{"idempotency-key", "x-idempotency-key", "paypal-request-id"}, strings.ToLower(name))
+	return slices.Contains([]string{"idempotency-key", "x-idempotency-key", "paypal-request-id"},
+		strings.ToLower(name))
 }
 
 func (c *checker) attemptKey(g *guard, call call, e ast.Expr) {
@@ -213,6 +218,7 @@ func (c *checker) attemptKey(g *guard, call call, e ast.Expr) {
 	if call.helper != "" {
 		at = call.at
 	}
-	c.report(at, fix, "the idempotency key%s contains %s, so that the other system takes each attempt of %s for a new request: send %s",
+	c.report(at, fix,
+		"the idempotency key%s contains %s, so that the other system takes each attempt of %s for a new request: send %s",
 		call.in(), what, g.api, use)
 }

@@ -28,7 +28,13 @@ type rule struct {
 	check func(*checker)
 }
 
-var all = []rule{txEffect, txPool, txPublish, doInTx, unstableKey, attemptKey, earlyAck, lostMark, mayRetry, afterGuard}
+var all = []rule{
+	txEffect, txPool, txPublish, doInTx,
+	unstableKey, attemptKey,
+	earlyAck,
+	lostMark, mayRetry,
+	afterGuard,
+}
 
 // Analyzers returns the rules.
 func Analyzers() []*analysis.Analyzer {
@@ -89,8 +95,11 @@ func (c *checker) report(at ast.Node, fixes []analysis.SuggestedFix, format stri
 	} else {
 		c.reported[id] = true
 	}
-	c.Report(analysis.Diagnostic{Pos: at.Pos(), End: at.End(), Category: c.rule, Message: message, URL: page + "#" + c.rule,
-		SuggestedFixes: fixes})
+	c.Report(analysis.Diagnostic{
+		Pos: at.Pos(), End: at.End(),
+		Category: c.rule, Message: message, URL: page + "#" + c.rule,
+		SuggestedFixes: fixes,
+	})
 }
 
 // replace is a fix that replaces a node by text.

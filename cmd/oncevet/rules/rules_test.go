@@ -16,7 +16,8 @@ import (
 // together is all rules as one analyzer, so that the packages of testdata are
 // loaded once, and each rule is silent about the mistakes of the others.
 func together() *analysis.Analyzer {
-	return &analysis.Analyzer{Name: "oncevet", Doc: "all rules", Requires: []*analysis.Analyzer{inspect.Analyzer, indexer},
+	return &analysis.Analyzer{Name: "oncevet", Doc: "all rules",
+		Requires: []*analysis.Analyzer{inspect.Analyzer, indexer},
 		Run: func(pass *analysis.Pass) (any, error) {
 			for _, a := range Analyzers() {
 				if _, err := a.Run(pass); err != nil {
@@ -68,7 +69,8 @@ func TestRulesAreExplained(t *testing.T) {
 	}
 	for _, a := range Analyzers() {
 		names = append(names, a.Name)
-		if title, rest, _ := strings.Cut(a.Doc, "\n"); !strings.HasPrefix(title, "report ") || !strings.HasPrefix(rest, "\n") {
+		title, rest, _ := strings.Cut(a.Doc, "\n")
+		if !strings.HasPrefix(title, "report ") || !strings.HasPrefix(rest, "\n") {
 			t.Errorf("%s: the doc begins with %q", a.Name, title)
 		}
 	}

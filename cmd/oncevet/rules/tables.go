@@ -32,10 +32,13 @@ var publishes = []entry{
 	{"github.com/aws/aws-sdk-go-v2/service/sns", "Client", "Publish PublishBatch"},
 	{"github.com/aws/aws-sdk-go-v2/service/eventbridge", "Client", "PutEvents"},
 	{"github.com/aws/aws-sdk-go-v2/service/kinesis", "Client", "PutRecord PutRecords"},
-	{"github.com/aws/aws-sdk-go/service/sqs/...", "", "SendMessage SendMessageWithContext SendMessageBatch SendMessageBatchWithContext"},
-	{"github.com/aws/aws-sdk-go/service/sns/...", "", "Publish PublishWithContext PublishBatch PublishBatchWithContext"},
+	{"github.com/aws/aws-sdk-go/service/sqs/...", "",
+		"SendMessage SendMessageWithContext SendMessageBatch SendMessageBatchWithContext"},
+	{"github.com/aws/aws-sdk-go/service/sns/...", "",
+		"Publish PublishWithContext PublishBatch PublishBatchWithContext"},
 	{"cloud.google.com/go/pubsub", "Topic Publisher", "Publish"},
-	{"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus", "Sender", "SendMessage SendMessageBatch SendAMQPAnnotatedMessage ScheduleMessages"},
+	{"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus", "Sender",
+		"SendMessage SendMessageBatch SendAMQPAnnotatedMessage ScheduleMessages"},
 	{"github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs", "ProducerClient", "SendEventDataBatch"},
 	{"github.com/redis/go-redis", "", "Publish SPublish XAdd"},
 	{"github.com/go-redis/redis", "", "Publish SPublish XAdd"},
@@ -59,11 +62,14 @@ var acks = []entry{
 	{"github.com/segmentio/kafka-go", "Reader Generation", "CommitMessages CommitOffsets"},
 	{"github.com/IBM/sarama", "ConsumerGroupSession PartitionOffsetManager", "MarkMessage MarkOffset Commit"},
 	{"github.com/Shopify/sarama", "ConsumerGroupSession PartitionOffsetManager", "MarkMessage MarkOffset Commit"},
-	{"github.com/confluentinc/confluent-kafka-go/kafka", "Consumer", "Commit CommitMessage CommitOffsets StoreMessage StoreOffsets"},
-	{"github.com/twmb/franz-go/pkg/kgo", "Client", "CommitRecords CommitOffsets CommitOffsetsSync CommitUncommittedOffsets CommitMarkedOffsets " +
-		"MarkCommitRecords MarkCommitOffsets"},
+	{"github.com/confluentinc/confluent-kafka-go/kafka", "Consumer",
+		"Commit CommitMessage CommitOffsets StoreMessage StoreOffsets"},
+	{"github.com/twmb/franz-go/pkg/kgo", "Client",
+		"CommitRecords CommitOffsets CommitOffsetsSync CommitUncommittedOffsets CommitMarkedOffsets " +
+			"MarkCommitRecords MarkCommitOffsets"},
 	{"github.com/aws/aws-sdk-go-v2/service/sqs", "Client", "DeleteMessage DeleteMessageBatch"},
-	{"github.com/aws/aws-sdk-go/service/sqs/...", "", "DeleteMessage DeleteMessageWithContext DeleteMessageBatch DeleteMessageBatchWithContext"},
+	{"github.com/aws/aws-sdk-go/service/sqs/...", "",
+		"DeleteMessage DeleteMessageWithContext DeleteMessageBatch DeleteMessageBatchWithContext"},
 	{"cloud.google.com/go/internal/pubsub", "Message", "Ack Nack AckWithResult NackWithResult"},
 	{"cloud.google.com/go/pubsub/...", "Message", "Ack Nack AckWithResult NackWithResult"},
 	{"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus", "Receiver SessionReceiver",
@@ -71,7 +77,8 @@ var acks = []entry{
 	{"github.com/redis/go-redis", "", "XAck XAckDel"},
 	{"github.com/go-redis/redis", "", "XAck"},
 	{"github.com/ThreeDotsLabs/watermill/message", "Message", "Ack Nack"},
-	{"github.com/apache/pulsar-client-go/pulsar", "Consumer", "Ack AckID AckCumulative AckIDCumulative AckIDList Nack NackID"},
+	{"github.com/apache/pulsar-client-go/pulsar", "Consumer",
+		"Ack AckID AckCumulative AckIDCumulative AckIDList Nack NackID"},
 	{"gocloud.dev/pubsub", "Message", "Ack Nack"},
 }
 
@@ -90,11 +97,13 @@ var effects = []entry{
 	{"github.com/minio/minio-go", "Client Core", "PutObject FPutObject RemoveObject* CopyObject ComposeObject"},
 	{"github.com/redis/rueidis", "Client DedicatedClient", "Do DoMulti"},
 	{"github.com/gomodule/redigo/redis", "Conn", "Do Send"},
-	{"github.com/bradfitz/gomemcache/memcache", "Client", "Set Add Replace Append Prepend Delete DeleteAll Increment Decrement CompareAndSwap Touch"},
+	{"github.com/bradfitz/gomemcache/memcache", "Client",
+		"Set Add Replace Append Prepend Delete DeleteAll Increment Decrement CompareAndSwap Touch"},
 	{"github.com/go-resty/resty", "Request", "Get Head Post Put Patch Delete Execute Send"},
 	{"resty.dev", "Request", "Get Head Post Put Patch Delete Execute Send"},
 	{"github.com/hashicorp/go-retryablehttp", "Client -", "Do Get Head Post PostForm"},
-	{"github.com/valyala/fasthttp", "Client HostClient PipelineClient -", "Do DoTimeout DoDeadline DoRedirects Get Post"},
+	{"github.com/valyala/fasthttp", "Client HostClient PipelineClient -",
+		"Do DoTimeout DoDeadline DoRedirects Get Post"},
 	{"github.com/twilio/twilio-go/rest/...", "", "Create* Update* Delete*"},
 	{"github.com/sendgrid/sendgrid-go", "", "Send SendWithContext API MakeRequest*"},
 	{"github.com/mailgun/mailgun-go", "", "Send"},
@@ -102,9 +111,11 @@ var effects = []entry{
 	{"github.com/wneessen/go-mail", "Client", "Send DialAndSend DialAndSendWithContext"},
 	{"gopkg.in/gomail", "Dialer", "DialAndSend"},
 	{"gopkg.in/gomail", "-", "Send"},
-	{"go.mongodb.org/mongo-driver/mongo", "Collection", "InsertOne InsertMany UpdateOne UpdateMany UpdateByID ReplaceOne DeleteOne DeleteMany " +
-		"BulkWrite FindOneAndUpdate FindOneAndReplace FindOneAndDelete"},
-	{"go.temporal.io/sdk/client", "Client", "ExecuteWorkflow SignalWorkflow SignalWithStartWorkflow CancelWorkflow TerminateWorkflow UpdateWorkflow"},
+	{"go.mongodb.org/mongo-driver/mongo", "Collection",
+		"InsertOne InsertMany UpdateOne UpdateMany UpdateByID ReplaceOne DeleteOne DeleteMany " +
+			"BulkWrite FindOneAndUpdate FindOneAndReplace FindOneAndDelete"},
+	{"go.temporal.io/sdk/client", "Client",
+		"ExecuteWorkflow SignalWorkflow SignalWithStartWorkflow CancelWorkflow TerminateWorkflow UpdateWorkflow"},
 }
 
 // matches reports whether a call is of one of the entries.
@@ -122,16 +133,18 @@ func (x *index) matches(call *ast.CallExpr, entries []entry) bool {
 		if at != dir && !(below && strings.HasPrefix(at, dir+"/")) {
 			return false
 		}
-		return (e.types == "" || slices.Contains(strings.Fields(e.types), on)) && slices.ContainsFunc(strings.Fields(e.names), func(name string) bool {
-			prefix, open := strings.CutSuffix(name, "*")
-			return name == f.Name() || open && strings.HasPrefix(f.Name(), prefix)
-		})
+		return (e.types == "" || slices.Contains(strings.Fields(e.types), on)) &&
+			slices.ContainsFunc(strings.Fields(e.names), func(name string) bool {
+				prefix, open := strings.CutSuffix(name, "*")
+				return name == f.Name() || open && strings.HasPrefix(f.Name(), prefix)
+			})
 	})
 }
 
 // optionTypes are the types of the options with which generated clients of an
 // RPC system end.
-var optionTypes = []string{"google.golang.org/grpc.CallOption", "github.com/googleapis/gax-go.CallOption", "google.golang.org/api/googleapi.CallOption"}
+var optionTypes = []string{"google.golang.org/grpc.CallOption", "github.com/googleapis/gax-go.CallOption",
+	"google.golang.org/api/googleapi.CallOption"}
 
 // isEffect reports whether a call changes another system.
 func (x *index) isEffect(call *ast.CallExpr) bool {
@@ -207,18 +220,21 @@ func takesParams(sig *types.Signature) bool {
 // reads reports whether the name of a method of an SDK says that it changes
 // nothing.
 func reads(name string) bool {
-	return slices.ContainsFunc([]string{"Get", "List", "Describe", "Head", "Query", "Scan", "BatchGet", "TransactGet", "Search", "Retrieve", "Read",
+	return slices.ContainsFunc([]string{"Get", "List", "Describe", "Head", "Query", "Scan", "BatchGet",
+		"TransactGet", "Search", "Retrieve", "Read",
 		"Download", "Lookup", "Check", "Count", "Options", "Receive", "Peek", "Close"},
 		func(verb string) bool { return strings.HasPrefix(name, verb) })
 }
 
 // redisReads are the commands of go-redis that change nothing, and methods that
 // are none.
-var redisReads = strings.Fields("Get MGet GetBit GetRange Exists TTL PTTL Type Keys Scan Dump StrLen Ping Info DBSize Time Echo " +
-	"HGet HGetAll HMGet HLen HKeys HVals HExists HScan HStrLen SCard SMembers SMembersMap SIsMember SMIsMember SInter SUnion SDiff SScan " +
-	"ZScore ZMScore ZRank ZRevRank ZCard ZCount ZScan ZLexCount LLen LRange LIndex LPos XLen XInfoStream BitCount BitPos PFCount GeoPos GeoDist " +
-	"Do Process Watch Subscribe PSubscribe SSubscribe Pipeline TxPipeline Pipelined TxPipelined Close AddHook PoolStats Options Conn " +
-	"ScriptExists ScriptLoad Wait WaitAOF")
+var redisReads = strings.Fields(`
+	Get MGet GetBit GetRange Exists TTL PTTL Type Keys Scan Dump StrLen Ping Info DBSize Time Echo HGet
+	HGetAll HMGet HLen HKeys HVals HExists HScan HStrLen SCard SMembers SMembersMap SIsMember
+	SMIsMember SInter SUnion SDiff SScan ZScore ZMScore ZRank ZRevRank ZCard ZCount ZScan ZLexCount
+	LLen LRange LIndex LPos XLen XInfoStream BitCount BitPos PFCount GeoPos GeoDist Do Process Watch
+	Subscribe PSubscribe SSubscribe Pipeline TxPipeline Pipelined TxPipelined Close AddHook PoolStats
+	Options Conn ScriptExists ScriptLoad Wait WaitAOF`)
 
 // changesRedis reports whether a call is a command that changes Redis at once. A
 // command of a pipeline waits for its Exec, and one of a transaction of
@@ -236,8 +252,10 @@ func (x *index) changesRedis(call *ast.CallExpr, f *types.Func) bool {
 	case "Pipeliner", "Pipeline":
 		return f.Name() == "Exec"
 	case "Client", "ClusterClient", "Ring", "UniversalClient", "Cmdable", "Conn":
-		return !slices.Contains(redisReads, f.Name()) && !strings.HasSuffix(f.Name(), "RO") && !strings.HasPrefix(f.Name(), "ZRange") &&
-			!strings.HasPrefix(f.Name(), "ZRevRange") && !strings.HasPrefix(f.Name(), "XRange") && !strings.HasPrefix(f.Name(), "XRevRange")
+		return !slices.Contains(redisReads, f.Name()) && !strings.HasSuffix(f.Name(), "RO") &&
+			!strings.HasPrefix(f.Name(), "ZRange") &&
+			!strings.HasPrefix(f.Name(), "ZRevRange") && !strings.HasPrefix(f.Name(), "XRange") &&
+			!strings.HasPrefix(f.Name(), "XRevRange")
 	}
 	return false
 }

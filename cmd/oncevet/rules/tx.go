@@ -26,10 +26,12 @@ transaction.`, func(c *checker) {
 			case c.matches(call.CallExpr, publishes) || c.matches(call.CallExpr, acks):
 			case c.isEffect(call.CallExpr):
 				c.report(call.at, nil, "%s%s leaves the database inside %s, which may roll back or run again: "+
-					"call it in once.Do before the transaction, or put a message into the outbox", shown(call.CallExpr), call.in(), g.api)
+					"call it in once.Do before the transaction, or put a message into the outbox", shown(call.CallExpr),
+					call.in(), g.api)
 			case c.isPoolCall(call, otherPool):
 				c.report(call.at, nil, "%s%s writes to another database inside %s, whose rollback does not undo it: "+
-					"call it in once.Do before the transaction, or put a message into the outbox", shown(call.CallExpr), call.in(), g.api)
+					"call it in once.Do before the transaction, or put a message into the outbox", shown(call.CallExpr),
+					call.in(), g.api)
 			}
 		})
 	}
@@ -49,13 +51,16 @@ not see its rows, and waits for a second connection of the pool.`, func(c *check
 		}
 		c.calls(g, func(call call) {
 			if c.isPoolCall(call, ownPool) {
-				c.report(call.at, c.useTx(call), "%s%s is not part of the transaction of %s: %s", shown(call.CallExpr), call.in(), g.api, c.instead(g))
+				c.report(call.at, c.useTx(call), "%s%s is not part of the transaction of %s: %s", shown(call.CallExpr),
+					call.in(), g.api, c.instead(g))
 			}
 			if on := c.receiver(call.CallExpr); on != nil && c.isBoundElsewhere(call, on) {
-				c.report(call.at, nil, "%s%s is not part of the transaction of %s: use %s.WithTx", shown(call.CallExpr), call.in(), g.api, c.text(on))
+				c.report(call.at, nil, "%s%s is not part of the transaction of %s: use %s.WithTx", shown(call.CallExpr),
+					call.in(), g.api, c.text(on))
 			}
 			if db := c.gormElsewhere(call); db != nil {
-				c.report(call.at, nil, "%s is not part of the transaction of %s: give %s the transaction as its ConnPool", shown(call.CallExpr), g.api, c.text(db))
+				c.report(call.at, nil, "%s is not part of the transaction of %s: give %s the transaction as its ConnPool",
+					shown(call.CallExpr), g.api, c.text(db))
 			}
 			for i, arg := range call.Args {
 				if c.isPassedPool(call, i, arg) {
@@ -67,7 +72,8 @@ not see its rows, and waits for a second connection of the pool.`, func(c *check
 					if call.helper == "" {
 						at = arg
 					}
-					c.report(at, fix, "%s%s gets %s, which is not part of the transaction of %s: %s", shown(call.CallExpr), call.in(), c.text(arg), g.api,
+					c.report(at, fix, "%s%s gets %s, which is not part of the transaction of %s: %s", shown(call.CallExpr),
+						call.in(), c.text(arg), g.api,
 						c.instead(g))
 				}
 			}
@@ -93,14 +99,17 @@ const (
 
 // statements are the methods of pools that send a statement or take a
 // connection for some.
-var statements = strings.Fields("Exec ExecContext Query QueryContext QueryRow QueryRowContext Prepare PrepareContext Begin BeginTx BeginFunc BeginTxFunc " +
-	"Conn SendBatch CopyFrom Acquire AcquireFunc NamedExec NamedExecContext NamedQuery NamedQueryContext Get GetContext Select SelectContext " +
-	"Queryx QueryxContext QueryRowx QueryRowxContext MustExec MustExecContext MustBegin Beginx BeginTxx Preparex PreparexContext " +
-	"NewSelect NewInsert NewUpdate NewDelete NewMerge NewRaw RunInTx")
+var statements = strings.Fields(`
+	Exec ExecContext Query QueryContext QueryRow QueryRowContext Prepare PrepareContext Begin BeginTx
+	BeginFunc BeginTxFunc Conn SendBatch CopyFrom Acquire AcquireFunc NamedExec NamedExecContext
+	NamedQuery NamedQueryContext Get GetContext Select SelectContext Queryx QueryxContext QueryRowx
+	QueryRowxContext MustExec MustExecContext MustBegin Beginx BeginTxx Preparex PreparexContext
+	NewSelect NewInsert NewUpdate NewDelete NewMerge NewRaw RunInTx`)
 
 // writes are those that surely, or most often, change something.
-var writes = strings.Fields("Exec ExecContext Begin BeginTx BeginFunc BeginTxFunc SendBatch CopyFrom NamedExec NamedExecContext MustExec " +
-	"MustExecContext MustBegin Beginx BeginTxx NewInsert NewUpdate NewDelete NewMerge RunInTx")
+var writes = strings.Fields(`
+	Exec ExecContext Begin BeginTx BeginFunc BeginTxFunc SendBatch CopyFrom NamedExec NamedExecContext
+	MustExec MustExecContext MustBegin Beginx BeginTxx NewInsert NewUpdate NewDelete NewMerge RunInTx`)
 
 // isPoolCall reports whether a call is a statement through a pool.
 func (c *checker) isPoolCall(call call, whose whose) bool {
@@ -125,7 +134,8 @@ func (c *checker) bindsTo(call call, e ast.Expr) bool {
 // isPool reports whether an expression is a pool of connections.
 func (c *checker) isPool(e ast.Expr) bool {
 	switch path, name := named(c.typeOf(e)); path + "." + name {
-	case "database/sql.DB", "github.com/jmoiron/sqlx.DB", "github.com/uptrace/bun.DB", "github.com/jackc/pgx/pgxpool.Pool":
+	case "database/sql.DB", "github.com/jmoiron/sqlx.DB", "github.com/uptrace/bun.DB",
+		"github.com/jackc/pgx/pgxpool.Pool":
 		return true
 	}
 	return false
@@ -181,7 +191,8 @@ func (c *checker) isBoundElsewhere(call call, on ast.Expr) bool {
 		return false
 	}
 	s := with.Signature()
-	if s.Params().Len() != 1 || s.Results().Len() != 1 || !types.Identical(s.Params().At(0).Type(), g.txOf) || !types.Identical(s.Results().At(0).Type(), t) {
+	if s.Params().Len() != 1 || s.Results().Len() != 1 || !types.Identical(s.Params().At(0).Type(), g.txOf) ||
+		!types.Identical(s.Results().At(0).Type(), t) {
 		return false
 	}
 	return c.comesFromOutside(call, on)
@@ -203,8 +214,9 @@ func (c *checker) comesFromOutside(call call, e ast.Expr) bool {
 }
 
 // finishers are the methods of gorm that send a statement.
-var finishers = strings.Fields("Create CreateInBatches Save First FirstOrCreate FirstOrInit Take Last Find FindInBatches Count Pluck Scan Row Rows " +
-	"Update Updates UpdateColumn UpdateColumns Delete Exec Transaction Begin")
+var finishers = strings.Fields(`
+	Create CreateInBatches Save First FirstOrCreate FirstOrInit Take Last Find FindInBatches Count
+	Pluck Scan Row Rows Update Updates UpdateColumn UpdateColumns Delete Exec Transaction Begin`)
 
 // gormElsewhere returns the *gorm.DB of a statement that comes from outside of the
 // work, so that it is none of the transaction. In the work of once.InTx it may be.
@@ -290,7 +302,8 @@ outbox, with the transaction.`, func(c *checker) {
 			if path, _ := named(c.typeOf(c.receiver(call.CallExpr))); path == "github.com/riverqueue/river" {
 				use = "use InsertTx"
 			}
-			c.report(call.at, nil, "%s%s publishes even if %s rolls back, and again if it is repeated: %s", shown(call.CallExpr), call.in(), g.api, use)
+			c.report(call.at, nil, "%s%s publishes even if %s rolls back, and again if it is repeated: %s",
+				shown(call.CallExpr), call.in(), g.api, use)
 		})
 	}
 }}
@@ -306,7 +319,8 @@ func (c *checker) txName(g *guard) string {
 // or to a transaction of redisstore.
 func (c *checker) isPipeline(call *ast.CallExpr) bool {
 	at := unversioned(c.callee(call).Pkg().Path())
-	return (at == "github.com/redis/go-redis" || at == "github.com/go-redis/redis") && !c.changesRedis(call, c.callee(call))
+	return (at == "github.com/redis/go-redis" || at == "github.com/go-redis/redis") && !c.changesRedis(call,
+		c.callee(call))
 }
 
 var doInTx = rule{"dointx", `report once.Do and once.DoTx inside a transaction
@@ -322,9 +336,11 @@ transaction use once.InTx.`, func(c *checker) {
 		c.calls(g, func(call call) {
 			switch {
 			case c.is(call.CallExpr, "Do"):
-				c.report(call.at, nil, "once.Do%s inside %s returns once.ErrInTx: call it before the transaction", call.in(), g.api)
+				c.report(call.at, nil, "once.Do%s inside %s returns once.ErrInTx: call it before the transaction", call.in(),
+					g.api)
 			case c.is(call.CallExpr, "DoTx"):
-				c.report(call.at, nil, "once.DoTx%s inside %s returns once.ErrInTx: use once.InTx with %s", call.in(), g.api, c.txName(g))
+				c.report(call.at, nil, "once.DoTx%s inside %s returns once.ErrInTx: use once.InTx with %s", call.in(), g.api,
+					c.txName(g))
 			}
 		})
 	}

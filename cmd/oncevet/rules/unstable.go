@@ -33,7 +33,8 @@ func (t *tracer) trace(e ast.Expr) string {
 	case *ast.CallExpr:
 		return t.call(e)
 	case *ast.BinaryExpr:
-		if e.Op == token.ADD || e.Op == token.SUB || e.Op == token.MUL || e.Op == token.QUO || e.Op == token.REM || e.Op == token.XOR {
+		if e.Op == token.ADD || e.Op == token.SUB || e.Op == token.MUL || e.Op == token.QUO || e.Op == token.REM ||
+			e.Op == token.XOR {
 			return first(t.trace(e.X), t.trace(e.Y))
 		}
 	case *ast.UnaryExpr:
@@ -85,7 +86,8 @@ var fresh = map[string]string{
 
 // carriers are packages whose functions and methods return what they make of
 // their arguments.
-var carriers = []string{"fmt", "strconv", "strings", "bytes", "time", "path", "cmp", "hash", "encoding/", "crypto/", "hash/", "net/url",
+var carriers = []string{"fmt", "strconv", "strings", "bytes", "time", "path", "cmp", "hash", "encoding/",
+	"crypto/", "hash/", "net/url",
 	"github.com/aws/aws-sdk-go-v2/aws", "github.com/stripe/stripe-go", "k8s.io/utils/ptr"}
 
 func (t *tracer) call(e *ast.CallExpr) string {
@@ -101,7 +103,8 @@ func (t *tracer) call(e *ast.CallExpr) string {
 	}
 	at := unversioned(f.Pkg().Path())
 	if names, ok := fresh[at]; ok && (names == "*" || slices.Contains(strings.Fields(names), f.Name())) {
-		if t.receiver(e) == nil || at == "math/rand" || at == "github.com/bwmarrin/snowflake" || at == "github.com/sony/sonyflake" {
+		if t.receiver(e) == nil || at == "math/rand" || at == "github.com/bwmarrin/snowflake" ||
+			at == "github.com/sony/sonyflake" {
 			return f.Pkg().Name() + "." + f.Name()
 		}
 	}
@@ -279,7 +282,10 @@ func (t *tracer) mayLast(v *types.Var) bool {
 		if t.info.Uses[id] != v || id.Pos() >= t.at.Pos() {
 			continue
 		}
-		if !slices.ContainsFunc(t.allowed, func(n ast.Node) bool { return n.Pos() <= id.Pos() && id.Pos() < n.End() }) && !t.logged(at.Node()) {
+		if !slices.ContainsFunc(t.allowed, func(n ast.Node) bool {
+			return n.Pos() <= id.Pos() &&
+				id.Pos() < n.End()
+		}) && !t.logged(at.Node()) {
 			return true
 		}
 	}
@@ -370,7 +376,8 @@ func (t *tracer) countsAttempts(v *types.Var, loop ast.Node, body *ast.BlockStmt
 			continue
 		}
 		cond, ok := check.Cond.(*ast.BinaryExpr)
-		if !ok || cond.Op != token.EQL || types.ExprString(cond.Y) != "nil" || t.typeOf(cond.X) == nil || t.typeOf(cond.X).String() != "error" {
+		if !ok || cond.Op != token.EQL || types.ExprString(cond.Y) != "nil" || t.typeOf(cond.X) == nil ||
+			t.typeOf(cond.X).String() != "error" {
 			continue
 		}
 		for _, s := range check.Body.List {
