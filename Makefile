@@ -17,7 +17,7 @@ SUITE = $(GO) run ./integration/cmd/suite -flaky $(FLAKY)
 # Tests without the race detector are compiled as lint compiles them.
 PLAIN = env CGO_ENABLED=0 GOFLAGS=-trimpath $(SUITE) -norace
 
-.PHONY: demo bench-console screenshots test test-azurite test-browser test-dynamodb test-galera test-kafka test-postgres test-rabbitmq test-sqs check load lint oldest vuln bench soak release release-check
+.PHONY: demo bench-console screenshots test test-azurite test-browser test-dynamodb test-galera test-kafka test-postgres test-rabbitmq test-sqs test-models check load lint oldest vuln bench soak release release-check
 
 # Of what follows, the tests that every change must pass.
 test test-azurite test-browser test-dynamodb test-galera test-postgres: export TMPDIR := $(shell ./.ci/tmp)
@@ -75,6 +75,10 @@ test-dynamodb:
 test-sqs:
 	$(GO) run ./integration/cmd/servers -only sqs -- $(GO) test -count=1 -run ElasticMQ ./broker/sqsbroker
 
+# The models of the protocol, right and wrong, with Spin.
+test-models:
+	$(GO) run ./integration/cmd/servers -only spin -- $(PLAIN) -v ./integration/models
+
 # What needs no server, for the inner loop.
 check:
 	$(SUITE) -check
@@ -109,7 +113,7 @@ soak:
 	$(GO) run ./integration/cmd/servers -only postgres,mariadb,pgbouncer,rabbitmq,redis,azurite -- \
 		$(GO) run ./integration/cmd/seedbugs
 	$(MAKE) test-postgres test-galera test-kafka test-sqs
-	ONCE_SOAK=$(SOAK) $(MAKE) test-rabbitmq
+	ONCE_SOAK=$(SOAK) $(MAKE) test-rabbitmq test-models
 
 # All modules of VERSION, such as v0.1.0: commits, tags, and the proof that users can get them. Pushes nothing.
 release:

@@ -88,6 +88,8 @@ func installed(k Kind) (debianPackage string, found bool) {
 		return absent("mvn maven", debianJava+" default-jre-headless")
 	case Chromium:
 		return absent("chromium chromium", "node npm", "npm npm")
+	case Spin:
+		return absent("spin spin", "gcc gcc libc6-dev")
 	case DynamoDB:
 		debianPackage = "python3-venv"
 		err = hasVenv()

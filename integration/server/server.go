@@ -60,6 +60,7 @@ const (
 	Kafka     Kind = "kafka"     // only if it is asked for
 	SQS       Kind = "sqs"       // ElasticMQ, only if it is asked for
 	Chromium  Kind = "chromium"  // no server: tests start the browser, and npm installs what examines its pages
+	Spin      Kind = "spin"      // no server: tests run the model checker
 )
 
 // The limits are generous for loaded machines. A server that cannot start ends

@@ -14,7 +14,7 @@ import (
 // Set is a set of servers that were started together. Servers that were not
 // requested are nil.
 type Set struct {
-	galera, rabbits, browser bool // the tests start their own
+	galera, rabbits, browser, spin bool // the tests start their own
 
 	Postgres, MariaDB, PgBouncer, RabbitMQ, Redis, Azurite, DynamoDB, Kafka, SQS *Instance
 }
@@ -22,7 +22,8 @@ type Set struct {
 // Start starts servers of these kinds concurrently. A PgBouncer includes its
 // PostgreSQL. If one fails, none runs.
 func Start(ctx context.Context, kinds ...Kind) (*Set, error) {
-	s := Set{galera: slices.Contains(kinds, Galera), rabbits: slices.Contains(kinds, RabbitMQs), browser: slices.Contains(kinds, Chromium)}
+	s := Set{galera: slices.Contains(kinds, Galera), rabbits: slices.Contains(kinds, RabbitMQs), browser: slices.Contains(kinds, Chromium),
+		spin: slices.Contains(kinds, Spin)}
 	var starting sync.WaitGroup
 	var errs [8]error
 	starting.Go(func() { errs[0] = s.startPostgres(ctx, kinds) })
@@ -154,6 +155,9 @@ func (s *Set) Env() []string {
 	}
 	if s.browser {
 		add(testenv.BrowserVar, "1")
+	}
+	if s.spin {
+		add(testenv.SpinVar, "1")
 	}
 	if !slices.Contains(s.byDefault(), nil) {
 		add(testenv.RequireVar, "1")

@@ -49,6 +49,8 @@ const (
 	RabbitMQsVar = "ONCE_TEST_RABBITMQS"
 	// BrowserVar is "1" if tests may use Chromium.
 	BrowserVar = "ONCE_TEST_BROWSER"
+	// SpinVar is "1" if tests may use Spin.
+	SpinVar    = "ONCE_TEST_SPIN"
 	AzuriteVar = "ONCE_TEST_AZURITE"
 	// The name of the account, which is in the metadata of each answer.
 	AzuriteAccountVar = "ONCE_TEST_AZURITE_ACCOUNT"
@@ -71,7 +73,7 @@ const Patience = 4 * time.Minute
 // Variables returns all environment variables.
 func Variables() []string {
 	return []string{RequireVar, PostgresVar, MariaDBVar, PgBouncerVar, PostgresDataVar, MariaDBDataVar,
-		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar, AzuriteVar, AzuriteAccountVar, DynamoDBVar, DynamoDBHomeVar, GaleraVar, RabbitMQsVar, BrowserVar,
+		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar, AzuriteVar, AzuriteAccountVar, DynamoDBVar, DynamoDBHomeVar, GaleraVar, RabbitMQsVar, BrowserVar, SpinVar,
 		KafkaVar, KafkaClusterVar, SQSVar, SQSHomeVar}
 }
 
@@ -139,6 +141,14 @@ func Browser(t testing.TB) {
 	t.Helper()
 	if os.Getenv(BrowserVar) != "1" {
 		t.Skipf("uses Chromium: run it under %q", "make test-browser")
+	}
+}
+
+// Spin skips a test that uses Spin, unless "make test-models" runs it.
+func Spin(t testing.TB) {
+	t.Helper()
+	if os.Getenv(SpinVar) != "1" {
+		t.Skipf("uses Spin: run it under %q", "make test-models")
 	}
 }
 

@@ -40,10 +40,10 @@ environment, stops the servers, and exits with the command's exit code. Nothing 
 The second form prints the environment for your shell and keeps the servers up until SIGINT or SIGTERM.
 The third form installs what is missing and starts nothing.
 
-    -only KINDS   of postgres, mariadb, pgbouncer, rabbitmq, redis, azurite, dynamodb, kafka, sqs, galera, rabbitmqs and chromium,
-                  separated by commas (default: all but azurite, which npm installs, dynamodb, an imitation that pip
-                  installs, kafka and sqs, an imitation, which Maven fetches, and galera, rabbitmqs and chromium,
-                  whose tests start their own clusters and browser);
+    -only KINDS   of postgres, mariadb, pgbouncer, rabbitmq, redis, azurite, dynamodb, kafka, sqs, galera, rabbitmqs,
+                  chromium and spin, separated by commas (default: all but azurite, which npm installs, dynamodb, an imitation that pip
+                  installs, kafka and sqs, an imitation, which Maven fetches, and galera, rabbitmqs, chromium
+                  and spin, whose tests start their own clusters, browser and model checker);
                   pgbouncer starts its postgres too
     -install      only install what is missing, as root on a machine with apt-get
 
@@ -58,7 +58,7 @@ The environment:
     ONCE_TEST_AZURITE, ONCE_TEST_AZURITE_ACCOUNT   a connection string, and the account to recognise the server by
     ONCE_TEST_POSTGRES_VERSION   yours to set: 16, 17 or 18, which npm installs; otherwise PostgreSQL is Debian's
     ONCE_TEST_GALERA=1, ONCE_TEST_RABBITMQS=1   set for galera and rabbitmqs: tests may start clusters
-    ONCE_TEST_BROWSER=1   set for chromium: tests may use it
+    ONCE_TEST_BROWSER=1, ONCE_TEST_SPIN=1   set for chromium and spin: tests may use them
     ONCE_TEST_REQUIRE=1   set when all of the default run: tests fail, rather than skip, if an address is missing
 
 Missing packages are installed with apt-get by root, with no service started; otherwise the tool says what to
@@ -105,7 +105,8 @@ func parse(args []string) (*task, error) {
 	flags.SetOutput(io.Discard) // run prints the error
 	flags.BoolVar(&t.install, "install", false, "")
 	flags.Func("only", "", func(list string) error {
-		known := append(t.kinds, server.Azurite, server.DynamoDB, server.Kafka, server.SQS, server.Galera, server.RabbitMQs, server.Chromium)
+		known := append(t.kinds, server.Azurite, server.DynamoDB, server.Kafka, server.SQS, server.Galera, server.RabbitMQs, server.Chromium,
+			server.Spin)
 		t.kinds = nil
 		for name := range strings.SplitSeq(list, ",") {
 			if !slices.Contains(known, server.Kind(name)) {
