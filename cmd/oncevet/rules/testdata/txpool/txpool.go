@@ -54,6 +54,17 @@ func (s *shop) direct(ctx context.Context) (string, error) {
 	})
 }
 
+func (s *shop) byAnotherName(ctx context.Context) (string, error) {
+	return once.DoTx(ctx, s.store, s.op.For("1"), func(ctx context.Context, tx pgx.Tx) (string, error) {
+		alias := s.pool
+		if err := alias.Ping(ctx); err != nil {
+			return "", err
+		}
+		_, err := alias.Exec(ctx, "INSERT") // want `txpool: alias.Exec is not part of the transaction`
+		return "", err
+	})
+}
+
 func (s *shop) others(ctx context.Context) {
 	_ = inbox.Tx(s.keys, func(ctx context.Context, tx *sql.Tx, m *broker.Message) error {
 		_, err := s.db.ExecContext(ctx, "INSERT") // want `txpool: s.db.ExecContext is not part of the transaction of inbox.Tx: use tx`

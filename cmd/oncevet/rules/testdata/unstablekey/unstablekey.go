@@ -93,10 +93,13 @@ func variables(ctx context.Context, s *memstore.Store, r *http.Request) error {
 	return err
 }
 
-func loops(ctx context.Context, s *memstore.Store, o order) error {
+func loops(ctx context.Context, s *memstore.Store, o order, ids []string) error {
 	for i := range o.Items {
 		_, _ = once.Do(ctx, s, pay.For(fmt.Sprintf("%s/%d", o.ID, i)), work) // want `unstablekey: the key contains the index of a loop`
 		_, _ = once.Do(ctx, s, pay.For(o.Items[i].ID), work)
+	}
+	for i := range ids {
+		_, _ = once.Do(ctx, s, pay.For(ids[i]), work)
 	}
 	for i := 0; i < len(o.Items); i++ {
 		_, _ = once.Do(ctx, s, pay.For(strconv.Itoa(i)), work) // want `unstablekey: the key contains the index of a loop`
