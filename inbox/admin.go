@@ -199,11 +199,42 @@ func (a *discardAction) change(_ context.Context, m *store.Shelved, _ int) (bool
 	return true, nil
 }
 
-// settleKey records a rejection as the outcome, if the key is parked.
+// settleKey records a rejection as the outcome, if the key is parked, or free
+// because it was not parked yet: otherwise a copy of the message would run.
 func (a *discardAction) settleKey(ctx context.Context, m *store.Shelved, why string) error {
+	isFree := false
+	if key, ok := unitOf(m); ok {
+		rec, err := a.Store.Get(ctx, key)
+		if err != nil && !errors.Is(err, once.ErrCorrupt) { // a damaged key runs nothing
+			return err
+		}
+		isFree = err == nil && rec.Status == once.Absent
+	}
+	if isFree {
+		err := a.reject(ctx, m.Unit(), name.Token(), why)
+		if errors.Is(err, errTaken) || errors.Is(err, once.ErrLeaseLost) { // whoever has it parks it, and then looks at the shelf
+			return nil
+		}
+		return err
+	}
 	return a.markKey(ctx, m, func(rec once.Record) error {
 		return once.MarkDone(ctx, a.Store, rec, once.Outcome{Rejected: true, Omitted: true}, why)
 	})
+}
+
+// reject makes a free key done, as rejected.
+func (a *discardAction) reject(ctx context.Context, key once.Key, owner [16]byte, why string) error {
+	rec, err := a.Store.Claim(ctx, once.ClaimRequest{Fence: once.Fence{Key: key, Owner: owner}, Lease: noteLease})
+	switch {
+	case err != nil:
+		return err
+	case rec.Status != once.Running || rec.Owner != owner:
+		return errTaken
+	}
+	set := once.Settlement{Fence: once.Fence{Key: key, Owner: owner, Attempt: rec.Attempt}, Status: once.Done,
+		Outcome: once.Outcome{Rejected: true, Omitted: true}, Reason: name.Reason(why), KeepOutcome: decidedOutcome, KeepKey: decidedKey}
+	set.Outcome, _ = a.Store.Options().Pack(key, nil, set.Outcome)
+	return a.Store.Settle(ctx, set)
 }
 
 // decide carries out an action on all selected messages that are parked, page by
@@ -229,7 +260,7 @@ func (d Admin) decideAll(ctx context.Context, q store.ShelfQuery, states []store
 	for {
 		q.Limit = 0
 		switch {
-		case limit > 0 && t.Changed == limit:
+		case limit > 0 && t.Changed >= limit:
 			return t, nil
 		case limit > 0:
 			q.Limit = min(limit-t.Changed+damaged, largestPage)
@@ -249,6 +280,9 @@ func (d Admin) decideAll(ctx context.Context, q store.ShelfQuery, states []store
 		}
 		damaged = 0
 		for _, m := range page {
+			if limit > 0 && t.Changed == limit { // the page has fewer damaged ones than that before
+				return t, nil
+			}
 			if m.Seq <= q.After || by.Unopened && m.Unopened == nil {
 				q.After = max(q.After, m.Seq)
 				continue

@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -176,6 +177,33 @@ func TestTheLimitOfADecisionCountsDecisions(t *testing.T) {
 	}
 }
 
+// mended is a store whose damage is repaired after the first page.
+type mended struct {
+	marred
+	pages int
+}
+
+func (s *mended) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
+	if s.pages++; s.pages > 1 {
+		return s.Store.Shelved(ctx, q)
+	}
+	return s.marred.Shelved(ctx, q)
+}
+
+// A page has more messages than one decides about if damage was repaired meanwhile.
+func TestADecisionKeepsToItsLimitWhenDamageIsRepaired(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		for i := range 5 {
+			b.shelve("billing", message(fmt.Sprint("m", i)))
+		}
+		q := store.ShelfQuery{Consumer: "billing", Limit: 1}
+		got := b.discardWaiting(&mended{marred: marred{b.store, 3}}, q)
+		if left := len(b.onTheShelf(store.Waiting)); got.Changed != 1 || left != 4 {
+			t.Errorf("%+v, and %d are left", got, left)
+		}
+	})
+}
+
 // parkingStore calls decide before it parks the key of a message, which is on the
 // shelf by then.
 type parkingStore struct {
@@ -188,6 +216,96 @@ func (s *parkingStore) Settle(ctx context.Context, set once.Settlement) error {
 		s.decide()
 	}
 	return s.Store.Settle(ctx, set)
+}
+
+// lateClaims is a store whose first claim of a key outside a transaction fails.
+type lateClaims struct {
+	*memstore.Store
+	did atomic.Bool
+}
+
+func (s *lateClaims) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
+	if !s.did.Swap(true) {
+		return once.Record{}, errors.New("connection reset")
+	}
+	return s.Store.Claim(ctx, r)
+}
+
+// A person may discard a message although its key could not be parked. The
+// broker still has it, and delivers it again.
+func TestADiscardHoldsIfTheKeyIsNotParked(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		var calls atomic.Int64
+		s := &lateClaims{Store: b.store}
+		c := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("orders"), Retry: retryAtOnce(1), Stats: new(inbox.Stats)}
+		c.Handler = inbox.Tx(s, func(context.Context, mtx, *broker.Message) error {
+			calls.Add(1)
+			return errors.New("no")
+		})
+		start(t, c)
+		b.publish("orders", message("m0"))
+		await(t, "parked on the shelf", func() bool { return len(b.onTheShelf(store.Parked)) == 1 })
+		got, err := inbox.Admin{Store: b.store}.Discard(t.Context(), store.ShelfQuery{Consumer: "billing"}, discards)
+		if err != nil || got.Changed != 1 {
+			t.Errorf("%+v, %v", got, err)
+		}
+		await(t, "the broker's copy is a duplicate", func() bool { return c.Stats.Duplicates.Load() == 1 || calls.Load() > 1 })
+		if all := b.onTheShelf(); calls.Load() != 1 || len(all) != 1 || all[0].State != store.Discarded {
+			t.Errorf("tried %d times; on the shelf: %+v", calls.Load(), all)
+		}
+	})
+}
+
+// shelfThatParksSlowly calls meanwhile before it answers that a message is parked.
+type shelfThatParksSlowly struct {
+	*memstore.Store
+	meanwhile func()
+	did       atomic.Bool
+}
+
+func (s *shelfThatParksSlowly) Shelve(ctx context.Context, ms []store.Shelved) error {
+	err := s.Store.Shelve(ctx, ms)
+	if ms[0].State == store.Parked && !s.did.Swap(true) {
+		s.meanwhile()
+	}
+	return err
+}
+
+// A replay that is older than an attempt does not say what that attempt did.
+func TestAnEarlyReplayFreesNoKeyOfUnknownOutcome(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		key := once.Key{Operation: "mail", ID: "m0"}
+		s := &shelfThatParksSlowly{Store: b.store, meanwhile: func() {
+			by := inbox.Decision{By: "me", Reason: "at once"}
+			if tally, err := (inbox.Admin{Store: b.store}).Replay(t.Context(), store.ShelfQuery{Consumer: "mail"}, by); err != nil || tally.Changed != 1 {
+				t.Errorf("%+v, %v", tally, err)
+			}
+			await(t, "an unknown outcome", func() bool {
+				rec, err := b.store.Get(t.Context(), key)
+				return err == nil && rec.Status == once.Unknown
+			})
+		}}
+		var calls, mails atomic.Int64
+		c := &inbox.Consumer{Name: "mail", Source: b.broker.Queue("orders"), Stats: new(inbox.Stats),
+			Retry: inbox.Retry{Attempts: 2, First: 100 * time.Millisecond, Limit: 3 * time.Second, Outage: -1}}
+		lookup := func(context.Context, once.Key) (string, bool, error) { return "sent", mails.Load() > 0, nil }
+		c.Handler = inbox.Do(s, &once.Operation[string]{Lookup: lookup}, func(context.Context, once.Key, *broker.Message) (string, error) {
+			if calls.Add(1) <= 2 {
+				return "", once.NotDone(errors.New("connection refused"))
+			}
+			mails.Add(1)
+			return "", errors.New("timeout")
+		})
+		start(t, c)
+		b.publish("orders", message("m0"))
+		await(t, "a person's decision, or the answer of Lookup", func() bool {
+			rec, err := b.store.Get(t.Context(), key)
+			return err == nil && (rec.Status == once.Done || len(b.onTheShelf(store.Parked)) == 1 && rec.Status == once.Parked && mails.Load() > 0)
+		})
+		if mails.Load() != 1 {
+			t.Errorf("%d mails, and nobody said that the first was not sent", mails.Load())
+		}
+	})
 }
 
 // A person may decide about a message that was just parked, before its key is.

@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -76,7 +77,7 @@ func (a *discardWaiting) decideKey(ctx context.Context, key once.Key, m *store.S
 		rec.Key = key
 		err = once.MarkDone(ctx, a.Store, rec, once.Outcome{Rejected: true, Omitted: true}, why(store.Discarded, a.by))
 	case rec.Status == once.Running, rec.Status == once.Absent:
-		err = a.reject(ctx, key, owner)
+		err = a.reject(ctx, key, owner, why(store.Discarded, a.by))
 	default: // it has an outcome
 		return nil
 	}
@@ -85,22 +86,6 @@ func (a *discardWaiting) decideKey(ctx context.Context, key once.Key, m *store.S
 	}
 	a.decided = err == nil
 	return err
-}
-
-// reject makes a free key done, as rejected.
-func (a *discardWaiting) reject(ctx context.Context, key once.Key, owner [16]byte) error {
-	rec, err := a.Store.Claim(ctx, once.ClaimRequest{Fence: once.Fence{Key: key, Owner: owner}, Lease: noteLease})
-	switch {
-	case err != nil:
-		return err
-	case rec.Status != once.Running || rec.Owner != owner:
-		return errTaken
-	}
-	set := once.Settlement{Fence: once.Fence{Key: key, Owner: owner, Attempt: rec.Attempt}, Status: once.Done,
-		Outcome: once.Outcome{Rejected: true, Omitted: true}, Reason: name.Reason(why(store.Discarded, a.by)), KeepOutcome: decidedOutcome,
-		KeepKey: decidedKey}
-	set.Outcome, _ = a.Store.Options().Pack(key, nil, set.Outcome)
-	return a.Store.Settle(ctx, set)
 }
 
 // unitOf returns the key of a message that is not in a queue: the consumer may use
@@ -134,6 +119,10 @@ const decidedOutcome, decidedKey = 30 * 24 * time.Hour, 365 * 24 * time.Hour
 // if the decision has its key: the process finds it done.
 func (a *discardWaiting) unwritten(ctx context.Context, m *store.Shelved, err error) error {
 	if a.decided && errors.Is(err, once.ErrLeaseLost) {
+		now, readErr := a.Store.Shelved(ctx, store.ShelfQuery{Consumer: m.Consumer, IDs: []string{m.Message.ID}, Bodiless: true})
+		if readErr != nil || slices.ContainsFunc(now, func(n store.Shelved) bool { return n.Seq == m.Seq && n.State == store.Parked }) {
+			return errors.Join(err, readErr) // it failed meanwhile, and is parked: Discard decides about it
+		}
 		return a.settleKey(ctx, m, why(store.Discarded, a.by))
 	}
 	return err

@@ -248,6 +248,37 @@ func TestADiscardThatWasInterruptedIsCompletedByTheSameCall(t *testing.T) {
 	}
 }
 
+// parkingMeanwhile is a store in which a message fails for good once its key is done.
+type parkingMeanwhile struct {
+	*memstore.Store
+	row store.Shelved
+}
+
+func (s *parkingMeanwhile) Settle(ctx context.Context, set once.Settlement) error {
+	err := s.Store.Settle(ctx, set)
+	if err == nil && set.Status == once.Done {
+		s.row.State, s.row.Reason = store.Parked, "attempt 3: no"
+		err = s.Store.Change(ctx, s.row)
+	}
+	return err
+}
+
+// A message that failed for good while it was discarded is not discarded.
+func TestAMessageThatIsParkedWhileItIsDiscardedHasMoved(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		b.shelve("billing", message("m0"))
+		s := &parkingMeanwhile{b.store, b.onTheShelf(store.Waiting)[0]}
+		q := store.ShelfQuery{Consumer: "billing"}
+		if got := b.discardWaiting(s, q); got != (inbox.Tally{Matched: 1, Moved: 1}) {
+			t.Errorf("%+v", got)
+		}
+		got, err := inbox.Admin{Store: b.store}.Discard(t.Context(), q, discards)
+		if err != nil || got.Changed != 1 || len(b.onTheShelf(store.Discarded)) != 1 {
+			t.Errorf("then: %+v, %v", got, err)
+		}
+	})
+}
+
 // Messages in the queue of a consumer are given up before they are delivered, and
 // not while a process has them.
 func TestAQueuedMessageCanBeDiscarded(t *testing.T) {

@@ -77,14 +77,14 @@ func (h *effects[T]) handleOne(ctx context.Context, it *item) result {
 	case waits:
 		return h.blockedUnlessDone(ctx, it)
 	}
-	last := false
+	it.last = false
 	if it.counting == countBefore {
 		var instead *result
-		if last, instead = h.attemptsLeft(ctx, it); instead != nil {
+		if it.last, instead = h.attemptsLeft(ctx, it); instead != nil {
 			return *instead
 		}
 	}
-	unlock, err := h.lock.acquire(ctx, last)
+	unlock, err := h.lock.acquire(ctx, it.last)
 	if err != nil {
 		return result{kind: again, reason: err.Error()}
 	}
@@ -200,7 +200,9 @@ func (h *effects[T]) failedEffect(ctx context.Context, it *item, err error, repo
 		if instead = h.notParked(ctx, it, err); instead == nil {
 			return result{kind: toPark, reason: reason}
 		}
-		excuses = report.Attempt
+		if !it.last { // else it may end processes: its next attempt is its last one again
+			excuses = report.Attempt
+		}
 	}
 	h.excuseEffect(ctx, it, excuses)
 	it.attempts, it.debt = attemptCount{begun: max(report.Attempt-excuses, 0)}, attemptCount{}

@@ -34,6 +34,7 @@ type item struct {
 	probe     bool         // it is tried to find out whether its topic has recovered
 	waitsUp   bool         // it waits because its topic is down
 	heldSince time.Time    // when it was first held for that
+	last      bool         // the attempt before never ended, and this is the last one
 	attempts  attemptCount // as far as they are known
 	debt      attemptCount // what the store has still to add to the count; may be negative
 	countedAt time.Time    // when the attempt was counted that is countedAhead

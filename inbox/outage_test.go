@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -192,6 +193,58 @@ func TestAnAttemptThatOutlivesAnOutageParksNothing(t *testing.T) {
 			t.Errorf("%s is parked: %s", m.Message.ID, m.Reason)
 		}
 	})
+}
+
+// A failure that counts for nothing does not take back the attempts that never
+// ended: a message that ends its process, and fails now and then, ends a bounded
+// number of them although nothing else gets through.
+func TestAnOutageForgivesNoDeaths(t *testing.T) {
+	const attempts = 4
+	test := func(t *testing.T, b *bench, c *inbox.Consumer, deaths *atomic.Int64) {
+		c.Retry.Attempts = attempts
+		start(t, c)
+		b.publish("orders", message("bad"))
+		for seen := int64(0); seen <= 5*attempts; {
+			if !sleepUntil(time.Hour, func() bool { return deaths.Load() > seen || len(b.onTheShelf(store.Parked)) > 0 }) {
+				t.Fatalf("after %d deaths, it is neither tried nor parked: %+v", seen, b.onTheShelf())
+			}
+			if len(b.onTheShelf(store.Parked)) > 0 {
+				break
+			}
+			seen = deaths.Load()
+			b.broker.Restart()
+		}
+		if n := deaths.Load(); n > attempts+1 {
+			t.Errorf("with %d attempts, %d processes died", attempts, n)
+		}
+	}
+	deadly := func(calls, deaths *atomic.Int64) error { // before each failure, as many deaths as do not park it
+		if calls.Add(1)%attempts != 0 {
+			deaths.Add(1)
+			runtime.Goexit()
+		}
+		return errors.New("no")
+	}
+	inEachShape(t, func(t *testing.T, b *bench, consumer func(func(*broker.Message) error) *inbox.Consumer) {
+		var calls, deaths atomic.Int64
+		test(t, b, consumer(func(*broker.Message) error { return deadly(&calls, &deaths) }), &deaths)
+	})
+	for _, source := range []string{"queue", "log"} {
+		t.Run("do, resend, "+source, func(t *testing.T) {
+			onQuietBench(t, func(t *testing.T, b *bench) {
+				var calls, deaths atomic.Int64
+				c := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("orders")}
+				if source == "log" {
+					c.Source = b.broker.Log("orders", "billing", 1)
+				}
+				op := &once.Operation[string]{OnUnknown: once.Resend}
+				c.Handler = inbox.Do(b.store, op, func(context.Context, once.Key, *broker.Message) (string, error) {
+					return "", once.NotDone(deadly(&calls, &deaths))
+				})
+				test(t, b, c, &deaths)
+			})
+		})
+	}
 }
 
 func handled(b *bench, ms []*broker.Message) (done []string) {

@@ -180,14 +180,16 @@ func (e *env) parkKey(ctx context.Context, it *item, m store.Shelved) error {
 	if err == nil && rec.Status == once.Absent {
 		rec, err = e.store.Claim(ctx, own)
 	}
-	if err != nil || rec.Status != once.Unknown && (rec.Status != once.Running || rec.Owner != own.Owner) {
+	isOwn := rec.Status == once.Running && rec.Owner == own.Owner
+	if err != nil || rec.Status != once.Unknown && !isOwn {
 		return err
 	}
 	fence := once.Fence{Key: it.key, Owner: rec.Owner, Attempt: rec.Attempt}
 	err = e.store.Settle(ctx, once.Settlement{Fence: fence, Status: once.Parked,
 		Reason: e.store.Options().Sealing.SealReason(it.key, m.Reason)})
-	if err == nil {
-		err = e.followDecision(ctx, it.key, m)
+	if err == nil && isOwn {
+		rec.Key, rec.Status = it.key, once.Parked
+		err = e.followShelf(ctx, rec, m.Message.ID)
 	}
 	if errors.Is(err, once.ErrLeaseLost) { // another process has changed it meanwhile
 		return nil
@@ -195,26 +197,27 @@ func (e *env) parkKey(ctx context.Context, it *item, m store.Shelved) error {
 	return err
 }
 
-// followDecision does for the key of a message what a person has decided about the
-// message after that was parked, and before its key was: the decision found no key
-// to settle.
-func (e *env) followDecision(ctx context.Context, key once.Key, m store.Shelved) error {
+// followShelf frees a parked key whose message waits on the shelf, and ends that of
+// a message that was discarded: a person may decide after the message is parked
+// and before its key is, and then finds no key to settle. Nothing may have run
+// since the key was free, or only transactions: otherwise an effect may have
+// happened, and the key stays parked. id is that on the shelf.
+func (e *env) followShelf(ctx context.Context, rec once.Record, id string) error {
 	if e.shelf == nil {
 		return nil
 	}
-	found, err := e.shelf.Shelved(ctx, store.ShelfQuery{Consumer: e.keys, IDs: []string{m.Message.ID}, Limit: 1, Bodiless: true})
-	if err != nil || len(found) == 0 || found[0].State == store.Parked {
+	found, err := e.shelf.Shelved(ctx, store.ShelfQuery{Consumer: e.keys, IDs: []string{id}, Bodiless: true})
+	if err != nil {
 		return err
 	}
-	rec, err := e.store.Get(ctx, key)
-	if err != nil || rec.Status != once.Parked {
-		return err
-	}
-	switch found[0].State {
-	case store.Waiting:
-		return once.MarkNotDone(ctx, e.store, rec, "replayed by a person, before the key was parked")
-	case store.Discarded:
-		return once.MarkDone(ctx, e.store, rec, once.Outcome{Rejected: true, Omitted: true}, "discarded by a person, before the key was parked")
+	for _, m := range found {
+		switch {
+		case m.Seq == 0 || m.Message.ID != id: // damage beside the messages
+		case m.State == store.Waiting:
+			return once.MarkNotDone(ctx, e.store, rec, "its message waits on the shelf for another attempt")
+		case m.State == store.Discarded:
+			return once.MarkDone(ctx, e.store, rec, once.Outcome{Rejected: true, Omitted: true}, "its message was discarded")
+		}
 	}
 	return nil
 }

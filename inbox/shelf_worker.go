@@ -319,7 +319,10 @@ func (w *shelfWorker) unblamedShelved(ctx context.Context, it *item, m store.She
 	}
 	counted, instead = m.Attempts-1, w.unblamed(ctx, it, err)
 	if instead == nil && m.Attempts >= w.Retry.Attempts {
-		counted, instead = 0, w.notParked(ctx, it, err)
+		if _, _, unended := cutNeverEnded(it.hold.was); !unended { // else it may end processes: its next attempt is its last one again
+			counted = 0
+		}
+		instead = w.notParked(ctx, it, err)
 	}
 	if instead == nil {
 		return 0, nil
