@@ -33,6 +33,7 @@ type rule struct {
 }
 
 var rules = []rule{
+	{command: "make test-models", run: "make -n test-models", why: "it searches for a minute, and may install Spin"},
 	{command: "make test", run: "make -n test", why: "it would run this test"},
 	{command: "make check", run: "make -n check", why: "it would test everything that needs no server"},
 	{command: "make bench", run: "make -n bench", why: "it measures for ten minutes"},

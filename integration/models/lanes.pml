@@ -150,7 +150,7 @@ carry:	do
 		fi };
 	      if :: unsent & all(0) & 1 -> sent() :: true fi    /* it is settled while the next one is published, or before */
 	   :: atomic { fault; goto fails }
-	   :: atomic { faults > 0 && !dead[1] && !dead[2] -> faults--; goto dies }
+	   :: atomic { faults > 0 && !dead[1] && !dead[2] -> faults--; dead[me] = true; goto dies }
 	   fi; goto carry;
 fails:	   atomic { failed = failed | bit(m); chunk = chunk & ~bit(m);
 #ifndef SKIPS_WITHOUT_ORDER
@@ -197,7 +197,7 @@ fails:	   atomic { failed = failed | bit(m); chunk = chunk & ~bit(m);
 		t = 0; retry = true; goto carry
 	fi;
 	goto idle;
-dies:	atomic { dead[me] = true; ok[me] = false; proof[me] = false; lock[me] = false;
+dies:	atomic { ok[me] = false; proof[me] = false; lock[me] = false;
 		holds = 0; parked[0] = 0; parked[1] = 0; chunk = 0; failed = 0; waits = 0; unsent = 0; known = 0; m = 0 }
 }
 
