@@ -51,7 +51,7 @@ byte published, discarded;              /* what has happened */
 byte lane;                              /* the relay with the lease; 0: nobody */
 bool lapsed;                            /* that lease */
 bool ok[3], proof[3] = true, lock[3] = true;
-byte term[3];                           /* terms of the lane, modulo 4 */
+byte term[3];                           /* terms of the lane, from 1 to 7 */
 bool missed;                            /* the other relay has looked and missed the lock of relay 1 */
 byte faults = FAULTS;
 bool dead[3];
@@ -95,7 +95,7 @@ inline sent() {
 		law(LOST, published & unsent);
 		pending = pending & ~unsent; held = held & ~unsent; gone = gone | unsent; decided = decided & ~unsent
 #ifndef NO_DOUBT
-	:: unsent && !(mayChange && (unsent & from)) -> ok[me] = false; term[me] = (term[me] + 1) % 4
+	:: unsent && !(mayChange && (unsent & from)) -> ok[me] = false; term[me] = term[me] % 7 + 1
 #endif
 	:: else
 	fi;
@@ -114,7 +114,7 @@ lease:	atomic { me == 1 || term[1] > 0; !ok[me] && proof[me] && (lane == 0 || la
 		:: else
 		fi;
 		lane == 0 || lane == me || lapsed;
-		lane = me; lapsed = false; ok[me] = true; term[me] = (term[me] + 1) % 4 };
+		lane = me; lapsed = false; ok[me] = true; term[me] = term[me] % 7 + 1 };
 idle:	atomic { !(ok[me] && proof[me]) || pending || toDo(0) || toDo(1);
 		if :: !(ok[me] && proof[me]) -> goto lease :: else fi };
 #ifdef NO_TERM
