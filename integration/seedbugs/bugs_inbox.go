@@ -199,7 +199,7 @@ var inboxBugs = []Bug{
 		Why:  "messages on the shelf are parked in an outage",
 		File: "inbox/shelf_worker.go",
 		Old:  "			m.Attempts, m.Due, m.Reason = counted, max(after, instead.after), name.Reason(whyOf(err))",
-		New:  "			m.Due, m.Reason = max(after, instead.after), name.Reason(whyOf(err))",
+		New:  "			m.Attempts, m.Due, m.Reason = counted+1, max(after, instead.after), name.Reason(whyOf(err))",
 		Test: Test{"./inbox", "^TestAnOutageParksNothing$/^10h0m0s"},
 	},
 	{

@@ -29,8 +29,9 @@ type Broker struct {
 	// Copies is how often a message is stored when it is published. Nil: once.
 	Copies func(m *broker.Message) int
 
-	// Failed is called when a message was not published, while nothing was down. It
-	// may be nil.
+	// Failed is called when a message was not published, while the broker was not down.
+	// While a topic is down and others are not, relays blame its messages. It may be
+	// nil.
 	Failed func(id string)
 
 	// Stored is called when a message is stored. It may be nil.
@@ -69,7 +70,7 @@ func (u *publisher) Close() error { return nil }
 
 // Publish publishes what the broker does not refuse.
 func (u *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
-	errs, was := make([]error, len(ms)), u.broker.world.AnyDown()
+	errs, was := make([]error, len(ms)), u.broker.world.IsDown(BrokerName)
 	var sent []*broker.Message
 	for i, m := range ms {
 		if errs[i] = u.refused(m); errs[i] == nil {
@@ -97,10 +98,10 @@ func (u *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
 	return errs
 }
 
-// count reports whether a message was not published, and counts failures if
-// nothing is, or was, down.
+// count reports whether a message was not published, and counts failures if the
+// broker is not, and was not, down.
 func (u *publisher) count(ms []*broker.Message, errs []error, wasDown bool) (failed bool) {
-	excused := u.broker.Failed == nil || wasDown || u.broker.world.AnyDown()
+	excused := u.broker.Failed == nil || wasDown || u.broker.world.IsDown(BrokerName)
 	for i, m := range ms {
 		if errs[i] == nil {
 			continue

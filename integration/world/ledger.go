@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,8 +28,11 @@ type letter struct {
 // handling is what is known of a message at a consumer.
 type handling struct {
 	done      int
-	failed    int // attempts that began and did not succeed, while nothing was down
-	own       int // attempts that its handler failed
+	failed    int       // attempts that began and did not succeed, while nothing was down
+	own       int       // attempts that its handler failed
+	excused   int       // attempts that failed while something was down
+	killed    int       // attempts whose process was killed
+	began     time.Time // when the first attempt that failed began; zero: none has
 	discarded bool
 	disorder  bool // the handle order of it was judged
 }
@@ -42,8 +46,12 @@ type ledger struct {
 	letters map[string]*letter
 	order   []*letter // as they were planned
 	pending map[*memstore.Tx][]fact
-	effects map[string]int // at the downstream, by key
+	effects map[string]int        // at the downstream, by key
+	through map[route][]time.Time // when messages were handled
 }
+
+// route is a topic at a consumer.
+type route struct{ consumer, topic string }
 
 // fact becomes true when its transaction commits.
 type fact struct {
@@ -52,7 +60,8 @@ type fact struct {
 }
 
 func newLedger(w *World) *ledger {
-	return &ledger{world: w, letters: make(map[string]*letter), pending: make(map[*memstore.Tx][]fact), effects: make(map[string]int)}
+	return &ledger{world: w, letters: make(map[string]*letter), pending: make(map[*memstore.Tx][]fact), effects: make(map[string]int),
+		through: make(map[route][]time.Time)}
 }
 
 // plan makes a message known before it is put.
@@ -108,7 +117,8 @@ func (l *ledger) hasEffect(key string) bool {
 
 // handled judges that a consumer has handled a message.
 func (l *ledger) handled(m *letter, consumer string) {
-	h := m.at[consumer]
+	h, way := m.at[consumer], route{consumer, m.topic}
+	l.through[way] = append(l.through[way], time.Now())
 	if h.done++; h.done > 1 {
 		l.world.Broke(EffectOnce, m.id, "handled %d times by %s", h.done, consumer)
 		return
@@ -173,7 +183,7 @@ func (l *ledger) triesAgain(id, consumer string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if h := l.letters[id].at[consumer]; h.done == 0 {
-		h.failed = 0
+		h.failed, h.excused, h.killed, h.began = 0, 0, 0, time.Time{}
 	}
 }
 
@@ -192,14 +202,26 @@ func (l *ledger) refusedOnce(id string) {
 func (l *ledger) begin(id, consumer string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.letters[id].at[consumer].failed++
+	h := l.letters[id].at[consumer]
+	if h.failed++; h.began.IsZero() {
+		h.began = time.Now()
+	}
 }
 
 // excuse takes that back: something else was down.
 func (l *ledger) excuse(id, consumer string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.letters[id].at[consumer].failed--
+	h := l.letters[id].at[consumer]
+	h.failed--
+	h.excused++
+}
+
+// kill records that the process of an attempt was killed.
+func (l *ledger) kill(id, consumer string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.letters[id].at[consumer].killed++
 }
 
 // mustFail reports whether a handler is to fail this attempt, of which it fails
@@ -215,12 +237,23 @@ func (l *ledger) mustFail(id, consumer string, times int) bool {
 	return true
 }
 
-// failures returns the attempts at a message that count against it.
-func (l *ledger) failures(id, consumer string) int {
+// failures returns the attempts at a message that count against it, which was
+// parked at a time. Those in an outage count too if others of its topic were
+// handled meanwhile, as a consumer then blames the message, or if its process was
+// killed, as nobody can tell it from a message that does that.
+func (l *ledger) failures(id, consumer string, parked time.Time) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := l.letters[id].at[consumer]
-	return h.failed - min(h.done, 1)
+	m := l.letters[id]
+	h := m.at[consumer]
+	n := h.failed - min(h.done, 1)
+	passed := slices.ContainsFunc(l.through[route{consumer, m.topic}], func(at time.Time) bool {
+		return at.After(h.began) && at.Before(parked)
+	})
+	if passed || h.killed > 0 {
+		n += h.excused
+	}
+	return n
 }
 
 // refusals returns the attempts to publish a message that count against it.

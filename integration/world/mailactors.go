@@ -53,6 +53,10 @@ func (h *handler) attempt(m *broker.Message, handle func() error) error {
 	h.ledger.begin(m.ID, h.consumer)
 	was := h.AnyDown()
 	err := handle()
+	if h.p.IsDead() {
+		h.ledger.kill(m.ID, h.consumer)
+		return err
+	}
 	if err != nil && !errors.Is(err, errBusiness) && (was || h.AnyDown()) {
 		h.ledger.excuse(m.ID, h.consumer)
 	}

@@ -137,11 +137,17 @@ func consumerOf(s store.Shelved) string {
 	return consumer
 }
 
+// hasNotHappened reports whether a person who looks at the downstream knows that
+// the effect for a message did not happen and no longer can.
+func (m *mail) hasNotHappened(s store.Shelved) bool {
+	return !m.ledger.hasEffect(s.Consumer+"/"+s.Key) && m.LateCalls() == 0
+}
+
 const person = "a person"
 
 // judgeParked judges what consumers have parked, and decides about it.
 func (m *mail) judgeParked() {
-	admin, by := inbox.Admin{Store: m.store}, inbox.Decision{By: person, Reason: "the faults are over", NotDone: true}
+	admin := inbox.Admin{Store: m.store}
 	for _, s := range m.shelf(store.Parked) {
 		consumer := consumerOf(s)
 		if !m.ledger.knows(s.Message.ID) {
@@ -149,11 +155,12 @@ func (m *mail) judgeParked() {
 		}
 		q := store.ShelfQuery{Consumer: s.Consumer, IDs: []string{s.Message.ID}}
 		m.judgeBlame(s, consumer)
-		var err error
-		if m.failsAt(consumer, s.Message.ID) == forEver {
+		by, err := inbox.Decision{By: person, Reason: "the faults are over", NotDone: m.hasNotHappened(s)}, error(nil)
+		switch {
+		case m.failsAt(consumer, s.Message.ID) == forEver, m.ledger.hasEffect(s.Consumer + "/" + s.Key):
 			m.ledger.discard(s.Message.ID, consumer)
 			_, err = admin.Discard(context.Background(), q, by)
-		} else {
+		default:
 			m.ledger.triesAgain(s.Message.ID, consumer)
 			_, err = admin.Replay(context.Background(), q, by)
 		}
@@ -167,7 +174,7 @@ func (m *mail) judgeParked() {
 // The lost reply to a call about it may count as well, because its consumer cannot
 // know what has happened.
 func (m *mail) judgeBlame(s store.Shelved, consumer string) {
-	failed, lost := m.ledger.failures(s.Message.ID, consumer), m.FaultsAbout(consumer, s.Message.ID)
+	failed, lost := m.ledger.failures(s.Message.ID, consumer, s.Updated), m.FaultsAbout(consumer, s.Message.ID)
 	if failed+lost < m.Attempts {
 		m.Broke(Blame, s.Message.ID, "parked by %s, and failed %d of %d times by itself, with %d lost replies: %s",
 			consumer, failed, m.Attempts, lost, s.Reason)

@@ -48,8 +48,8 @@ func (o *operator) work(ctx context.Context) error {
 	}
 }
 
-func (o *operator) decision() (outbox.Decision, inbox.Decision) {
-	return outbox.Decision{By: o.p.Name, Reason: "a decision"}, inbox.Decision{By: o.p.Name, Reason: "a decision", NotDone: true}
+func (o *operator) decision() outbox.Decision {
+	return outbox.Decision{By: o.p.Name, Reason: "a decision"}
 }
 
 // park parks a message that waits in the outbox. It is held until a person
@@ -65,8 +65,7 @@ func (o *operator) park(ctx context.Context, d Draw) {
 	if !o.Happens(fmt.Sprintf("%s parks %s #%d", o.p.Name, id, o.Number(o.p.Name, "parks", id))) {
 		return
 	}
-	by, _ := o.decision()
-	tally, err := outbox.Admin{Store: s}.Park(ctx, store.OutgoingQuery{State: state, IDs: []string{id}}, by)
+	tally, err := outbox.Admin{Store: s}.Park(ctx, store.OutgoingQuery{State: state, IDs: []string{id}}, o.decision())
 	o.Tell(Line{Who: o.p.Name, What: "PARKS", About: id, Note: told(tally.Changed, err)})
 	if err == nil && tally.Changed > 0 {
 		o.ledger.parkedBy(id, true)
@@ -81,9 +80,8 @@ func (o *operator) release(ctx context.Context, d Draw) {
 		return
 	}
 	id := ms[d.Number(len(ms))].Message.ID
-	by, _ := o.decision()
 	o.ledger.parkedBy(id, false)
-	tally, err := outbox.Admin{Store: s}.Replay(ctx, store.OutgoingQuery{IDs: []string{id}}, by)
+	tally, err := outbox.Admin{Store: s}.Replay(ctx, store.OutgoingQuery{IDs: []string{id}}, o.decision())
 	o.Tell(Line{Who: o.p.Name, What: "RELEASES", About: id, Note: told(tally.Changed, err)})
 }
 
@@ -100,7 +98,7 @@ func (o *operator) decideAboutParked(ctx context.Context, d Draw) {
 		return
 	}
 	o.judgeBlame(at, consumerOf(at))
-	_, by := o.decision()
+	by := inbox.Decision{By: o.p.Name, Reason: "a decision"} // without NotDone: a call may be under way
 	q := store.ShelfQuery{Consumer: at.Consumer, IDs: []string{at.Message.ID}}
 	if o.failsAt(consumerOf(at), at.Message.ID) == forEver {
 		o.ledger.discard(at.Message.ID, consumerOf(at))

@@ -68,7 +68,8 @@ func (t *powerTask) run(ctx context.Context) error {
 	for _, b := range t.bugs {
 		hit, err := t.find(ctx, b)
 		if err != nil {
-			return err
+			fmt.Printf("%-45s %v\n", b.Name, err)
+			continue
 		}
 		if hit.law != "" {
 			found++
