@@ -128,17 +128,21 @@ func (l *life[Tx]) untilAnswered(ctx context.Context, kind, id string) {
 
 func (l *life[Tx]) call(ctx context.Context, kind, id string) (Answer, error) {
 	work := l.operation(l.p, kind).For(id).Input([]byte(id))
+	s := l.store
+	if l.Fleeting {
+		s = l.shop.open(l.p)
+	}
 	if kind != inTx {
-		return once.Do(ctx, l.store, work, l.effect)
+		return once.Do(ctx, s, work, l.effect)
 	}
 	step := l.operation(l.p, asks).Under(work.Key())
-	if _, err := once.Do(ctx, l.store, step, l.effect); err != nil && !errors.Is(err, once.ErrRejected) {
+	if _, err := once.Do(ctx, s, step, l.effect); err != nil && !errors.Is(err, once.ErrRejected) {
 		if _, again := once.MayRetry(err); again {
 			return Answer{}, err
 		}
 		l.book.failed(asks, keyText(step.Key()), err) // it is done, and its answer is gone
 	}
-	return once.DoTx(ctx, l.store, work, func(ctx context.Context, tx Tx) (Answer, error) {
+	return once.DoTx(ctx, s, work, func(ctx context.Context, tx Tx) (Answer, error) {
 		return l.row(ctx, tx, work.Key())
 	})
 }
