@@ -15,9 +15,6 @@ import (
 	"github.com/effectively-once/once/httponce"
 )
 
-// RetryAfter is the law that nobody calls again before a server asks for it.
-const RetryAfter Law = "retry-after"
-
 const refusedStatus = http.StatusPaymentRequired
 
 // handlers are what a server does under its guards.

@@ -11,14 +11,6 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// The laws of keys, beside those of messages.
-const (
-	OneAnswer Law = "one-answer"   // every caller of a key gets the same answer
-	MayRetry  Law = "may-retry"    // or an error for which MayRetry is right
-	Decision  Law = "one-decision" // a decision of a person takes effect once, or says that somebody else has decided
-	Forgotten Law = "forgotten"    // what may go, goes
-)
-
 // Answer is what work returns.
 type Answer struct {
 	Text    string

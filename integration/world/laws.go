@@ -15,18 +15,25 @@ const (
 	NothingLeft Law = "nothing-left"
 	Held        Law = "held"
 	RunEnded    Law = "run-ended"
+
+	OneAnswer  Law = "one-answer"
+	MayRetry   Law = "may-retry"
+	Decision   Law = "one-decision"
+	Forgotten  Law = "forgotten"
+	RetryAfter Law = "retry-after"
 )
 
 // Laws returns all laws.
 func Laws() []Law {
-	return []Law{EffectOnce, OneAnswer, MayRetry, Decision, Forgotten, Vanished, Appeared, PublishedIn, HandledIn, Held, Blame, Drained,
+	return []Law{EffectOnce, OneAnswer, MayRetry, RetryAfter, Decision, Forgotten, Vanished, Appeared, PublishedIn, HandledIn, Held, Blame, Drained,
 		NothingLeft, RunEnded}
 }
 
 var says = map[Law]string{
 	EffectOnce:  "an effect happens once: a row of a consumer, or an effect at a system that can be asked",
 	OneAnswer:   "every caller of a key gets the same answer",
-	MayRetry:    "or an error for which MayRetry is right",
+	MayRetry:    "every caller gets an answer, or an error of which MayRetry says rightly whether a repeat can help",
+	RetryAfter:  "no client of a server sends a request again before the server has asked for it",
 	Decision:    "a decision of a person takes effect once, or says that somebody else has decided",
 	Forgotten:   "what may be forgotten, is forgotten",
 	Vanished:    "a message whose transaction committed is published and handled by each consumer, or it lies somewhere with a reason",
