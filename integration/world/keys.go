@@ -24,7 +24,7 @@ type KeysPlan struct {
 	Processes int       // that call each key
 	Rounds    int       // in which each process calls each key
 	Persons   int       // who decide about parked keys
-	Fleeting  bool      // each call comes from a process that has just begun, and knows little of the store's time
+	Fleeting  float64   // calls from a process that has just begun, and knows little of the store's time
 
 	Policy   once.Policy
 	Settles  time.Duration // a call of the downstream arrives within this, or never

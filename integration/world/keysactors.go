@@ -120,7 +120,11 @@ func (l *life[Tx]) untilAnswered(ctx context.Context, kind, id string) {
 		}
 		l.Tell(Line{Who: l.p.Name, What: "is told", About: key, Note: firstLine(err)})
 		after, again := l.book.failed(kind, key, err)
-		if !again || Sleep(ctx, after+d.Between(100*time.Millisecond, 2*time.Second)) != nil {
+		pause := d.Between(100*time.Millisecond, 2*time.Second)
+		if d.Chance(.5) {
+			pause = d.Between(time.Millisecond, 50*time.Millisecond)
+		}
+		if !again || Sleep(ctx, after+pause) != nil {
 			return
 		}
 	}
@@ -129,7 +133,8 @@ func (l *life[Tx]) untilAnswered(ctx context.Context, kind, id string) {
 func (l *life[Tx]) call(ctx context.Context, kind, id string) (Answer, error) {
 	work := l.operation(l.p, kind).For(id).Input([]byte(id))
 	s := l.store
-	if l.Fleeting {
+	begins := l.DrawNth(l.p.Name, "begins anew", kind+"/"+id)
+	if begins.Chance(l.Fleeting) {
 		s = l.shop.open(l.p)
 	}
 	if kind != inTx {

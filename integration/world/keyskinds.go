@@ -48,7 +48,7 @@ func casPlan(seed Seed) KeysPlan {
 	p.CAS = &CASRules{Ahead: d.Between(-time.Hour, time.Hour), Gateway: d.some(.03), Silent: d.Chance(.3), MaxValue: 500,
 		Rests: 20 * time.Second, ClaimFirst: d.Chance(.3)}
 	p.CAS.Astray = p.CAS.Ahead + time.Duration(1-2*d.Number(2))*time.Hour
-	p.Large, p.Fleeting = d.some(.2), d.Chance(.4)
+	p.Large, p.Fleeting = d.some(.2), d.some(.5)
 	if p.CAS.ClaimFirst { // such claims are not extended
 		p.Slowest = p.Policy.Lease / 2
 	}
