@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
@@ -226,6 +227,109 @@ func TestAReplayBesideARetryKeepsTheOrderOfItsKey(t *testing.T) {
 		b.until("both are out", func() bool { return len(b.sender.taken()) == 4 })
 		stop()
 		b.wantOrder("key")
+	})
+}
+
+// A person parks a message after a backlog and replays it. Earlier ones of its key
+// are still Pending, in chunks that are not read yet, and are published first.
+func TestAReplayInABacklogKeepsTheOrderOfItsKey(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		all := slices.Concat(some(100, "a", ""), some(30, "k", "key"))
+		b.put(all...)
+		b.park(store.Pending, "k0012")
+		b.park(store.Pending, "k0027")
+		b.replay()
+		r := b.relay()
+		r.Batch = 2 // the earlier ones become Held in several steps
+		stop := b.run(r)
+		b.until("all are out", func() bool { return len(b.sender.taken()) == len(all) })
+		stop()
+		b.wantAll(all)
+		b.wantOrder("key")
+	})
+}
+
+// during is a publisher that does something in the call with a message.
+type during struct {
+	*sender
+	id string
+	do func()
+}
+
+func (p during) Publish(ctx context.Context, ms []*broker.Message) []error {
+	if ms[0].ID == p.id {
+		p.do()
+	}
+	return p.sender.Publish(ctx, ms)
+}
+
+// While a chunk is published, a person parks a message that was put after it, and
+// replays it. The ones of its key that are in the chunk fail once. They are still
+// published first.
+func TestAReplayBesideAChunkKeepsTheOrderOfItsKey(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		var failed atomic.Bool
+		b.sender.set(nil, func(m *broker.Message) error {
+			if m.ID == "k0000" && failed.CompareAndSwap(false, true) {
+				return errors.New("cannot be taken now")
+			}
+			return nil
+		})
+		ms := some(3, "k", "key")
+		b.put(append([]*broker.Message{message("a", "")}, ms[:2]...)...)
+		r := b.relay()
+		r.Batch = 1
+		r.Publisher = during{b.sender, "a", func() {
+			b.put(ms[2])
+			b.park(store.Pending, "k0002")
+			b.replay()
+			time.Sleep(time.Second) // so that the relay looks again in this chunk
+		}}
+		stop := b.run(r)
+		b.until("all are out", func() bool { return len(b.sender.taken()) == 4 })
+		stop()
+		b.wantOrder("key")
+	})
+}
+
+// logged is a store whose Pending rows are published from a log that another relay
+// reads.
+type logged struct{ store.Relayable }
+
+func (s logged) LogsRows() bool { return true }
+
+func (s logged) TailOutbox(context.Context) (store.OutboxTail, error) { return nil, once.ErrConflict }
+
+func (s logged) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
+	if q.Unlogged {
+		return nil, nil
+	}
+	return s.Relayable.Outgoing(ctx, q)
+}
+
+// A message is replayed while the rows are published from the log. It waits for
+// the earlier Pending ones of its key, which are left to the reader of the log.
+func TestAReplayWaitsForTheReaderOfTheLog(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.put(some(2, "k", "key")...)
+		b.park(store.Pending, "k0001")
+		b.replay()
+		r := b.relay()
+		r.Store = logged{b.store}
+		stop := b.run(r)
+		time.Sleep(time.Minute)
+		if got, waits := b.sender.taken(), b.rows(store.Pending); len(got) != 0 || len(waits) != 1 {
+			b.Errorf("published %q, and left %q to the reader of the log", got, waits)
+		}
+		ms, err := b.store.Outgoing(b.Context(), store.OutgoingQuery{State: store.Pending})
+		b.must(err)
+		_, err = b.store.Sent(b.Context(), [16]byte{}, ms, store.Delete)
+		b.must(err)
+		b.until("the other is out", func() bool { return len(b.sender.taken()) > 0 })
+		if got := b.sender.taken(); len(got) != 1 || got[0] != "k0001" {
+			b.Errorf("published %q after the reader of the log was done, want k0001", got)
+		}
+		stop()
 	})
 }
 

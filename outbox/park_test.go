@@ -27,6 +27,13 @@ func (b *bench) park(state store.OutgoingState, id string) {
 	}
 }
 
+// replay replays all Stuck messages.
+func (b *bench) replay() {
+	b.Helper()
+	_, err := outbox.Admin{Store: b.store}.Replay(b.Context(), store.OutgoingQuery{}, outbox.Decision{By: "me", Reason: "mended"})
+	b.must(err)
+}
+
 // wantNone checks that no message of a prefix was taken.
 func (b *bench) wantNone(prefix string) {
 	b.Helper()

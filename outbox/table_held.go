@@ -68,9 +68,14 @@ func (r *retrier) retry(ctx, working context.Context) (busy bool, err error) {
 // tryHold publishes the messages of a hold.
 func (r *retrier) tryHold(ctx, working context.Context, o *hold) (busy bool, err error) {
 	c := carrier{env: r.env, source: heldSource{r.table}, pace: cautious}
-	ms, err := r.readHold(ctx, o, &c)
+	ms, waits, err := r.readHold(ctx, working, o, &c)
 	if err != nil {
 		return false, err
+	}
+	if waits {
+		o.next = time.Now().Add(earlyPoll)
+		r.holds.expect(o)
+		return true, nil // nothing has failed
 	}
 	if o.stuck > 0 && slices.ContainsFunc(ms, func(m store.Outgoing) bool { return m.Seq == o.stuck }) {
 		return false, r.checkStuck(ctx, o) // it was replayed, or has just been parked
@@ -88,32 +93,87 @@ func (r *retrier) tryHold(ctx, working context.Context, o *hold) (busy bool, err
 	return r.carryHeld(ctx, working, o, &c, ms)
 }
 
-// readHold reads the messages of a hold, and then what people have decided.
-func (r *retrier) readHold(ctx context.Context, o *hold, c *carrier) ([]store.Outgoing, error) {
+// readHold reads the messages of a hold, and then what people have decided. It
+// returns none that has an earlier Pending one of its key: a person may have
+// parked a Pending message and replayed it. The earlier ones become Held. waits
+// reports that there are some which cannot.
+func (r *retrier) readHold(ctx, working context.Context, o *hold, c *carrier) (ms []store.Outgoing, waits bool, err error) {
 	q := store.OutgoingQuery{State: store.Held, Lanes: []int{o.lane}, OrderingKey: o.key, Limit: r.Batch, MaxBytes: r.MaxBytes,
 		HeldBy: r.heldBy()}
 	if o.key == "" {
 		q.After, q.Limit = o.after, 1
 	}
 	for {
-		ms, err := r.read(ctx, q)
-		if err != nil {
-			return nil, err
+		if ms, err = r.read(ctx, q); err != nil {
+			return nil, false, err
+		}
+		free := ms
+		if o.key != "" && len(ms) > 0 { // before the look, which shows those that a person parks after this
+			if free, err = r.beforePending(ctx, o, ms); err != nil {
+				return nil, false, err
+			}
 		}
 		c.looked = time.Time{}
 		if err := c.look(ctx, ms); err != nil { // a person may have parked a message that was among these
-			return nil, err
+			return nil, false, err
 		}
 		if o.key == "" || len(ms) == 0 {
-			return ms, nil
+			return ms, false, nil
 		}
 		// An earlier message that was Stuck when these were read, and was replayed before
 		// the look, is in neither answer. It is Held now.
 		first, err := r.read(ctx, store.OutgoingQuery{State: store.Held, Lanes: q.Lanes, OrderingKey: o.key, Limit: 1, Bodiless: true})
-		if err != nil || len(first) == 0 || first[0].Seq >= ms[0].Seq {
-			return ms, err
+		if err != nil {
+			return nil, false, err
+		}
+		if len(first) > 0 && first[0].Seq < ms[0].Seq {
+			continue
+		}
+		if len(free) > 0 {
+			return free, false, nil
+		}
+		if moved, err := r.holdPending(ctx, working, o, ms[0].Seq); err != nil || moved == 0 {
+			return nil, true, err
 		}
 	}
+}
+
+// beforePending returns the Held messages of a key that are before its first
+// Pending one.
+func (r *retrier) beforePending(ctx context.Context, o *hold, ms []store.Outgoing) ([]store.Outgoing, error) {
+	q := store.OutgoingQuery{State: store.Pending, Lanes: []int{o.lane}, Limit: 1, Bodiless: true}
+	last := ms[len(ms)-1].Seq
+	first, err := r.read(ctx, q) // of the lane: nearly always after the Held ones, and cheaper to find than that of the key
+	if err != nil || len(first) == 0 || first[0].Seq > last {
+		return ms, err
+	}
+	q.OrderingKey = o.key
+	if first, err = r.read(ctx, q); err != nil || len(first) == 0 {
+		return ms, err
+	}
+	later := slices.IndexFunc(ms, func(m store.Outgoing) bool { return m.Seq > first[0].Seq })
+	if later < 0 {
+		return ms, nil
+	}
+	return ms[:later], nil
+}
+
+// holdPending makes the first Pending messages of a key Held that are before a
+// Seq, and returns how many. There are none while the rows are published from the
+// log, whose reader sets them aside or publishes them.
+func (r *retrier) holdPending(ctx, working context.Context, o *hold, before int64) (moved int, err error) {
+	ms, err := r.read(ctx, store.OutgoingQuery{State: store.Pending, Lanes: []int{o.lane}, OrderingKey: o.key, Limit: r.Batch,
+		Bodiless: true, Unlogged: true})
+	if err != nil {
+		return 0, err
+	}
+	ms = slices.DeleteFunc(ms, func(m store.Outgoing) bool { return m.Seq >= before })
+	for i := range ms {
+		ms[i].Reason = heldReason
+	}
+	moved, err = r.move(working, ms, store.Held)
+	r.Stats.Held.Add(int64(moved))
+	return moved, err
 }
 
 // checkStuck checks whether a person has decided about a Stuck message.
