@@ -2,11 +2,13 @@ package rules
 
 import (
 	"go/ast"
+	"go/constant"
 	"go/token"
 	"go/types"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // tracer finds what in an expression differs from attempt to attempt.
@@ -17,13 +19,15 @@ type tracer struct {
 	allowed []ast.Node     // expressions in which the variables may be used
 	seen    []types.Object // variables that were traced
 	deep    int            // functions that were entered
+	periods bool           // the name of an hour, a day or a longer time is not reported
 }
 
 // unstable says what in the value of e, which is used at a node, differs from
 // attempt to attempt: "time.Now". If lasting, variables count that cannot have
-// been stored before they are used.
+// been stored before they are used, and no hours and days: a job that runs once a
+// day has them in its key.
 func (x *index) unstable(e ast.Expr, at ast.Node, lasting bool) (what string, found bool) {
-	t := tracer{index: x, at: at, lasting: lasting, allowed: []ast.Node{e}}
+	t := tracer{index: x, at: at, lasting: lasting, periods: lasting, allowed: []ast.Node{e}}
 	what = t.trace(e)
 	return what, what != ""
 }
@@ -108,7 +112,7 @@ func (t *tracer) call(e *ast.CallExpr) string {
 			return f.Pkg().Name() + "." + f.Name()
 		}
 	}
-	if on := t.receiver(e); on != nil {
+	if on := t.receiver(e); on != nil && !(t.periods && t.namesPeriod(e, f)) {
 		if what := t.trace(on); what != "" {
 			return what // id.String(), now.Format(...)
 		}
@@ -126,6 +130,44 @@ func (t *tracer) call(e *ast.CallExpr) string {
 	return ""
 }
 
+// namesPeriod reports whether a method of a time.Time returns only which hour, day
+// or longer time it is in.
+func (t *tracer) namesPeriod(e *ast.CallExpr, f *types.Func) bool {
+	if path, name := named(f.Signature().Recv().Type()); path != "time" || name != "Time" {
+		return false
+	}
+	argument := func(i int) constant.Value {
+		if i < len(e.Args) {
+			return t.info.Types[e.Args[i]].Value
+		}
+		return nil
+	}
+	switch f.Name() {
+	case "Year", "Month", "Day", "YearDay", "ISOWeek", "Weekday", "Date", "Hour":
+		return true
+	case "Format":
+		return isCoarse(argument(0))
+	case "AppendFormat":
+		return isCoarse(argument(1))
+	case "Truncate", "Round":
+		if d := argument(0); d != nil {
+			n, exact := constant.Int64Val(constant.ToInt(d))
+			return exact && time.Duration(n) >= time.Hour
+		}
+	}
+	return false
+}
+
+// isCoarse reports whether a layout shows nothing shorter than an hour.
+func isCoarse(layout constant.Value) bool {
+	if layout == nil || layout.Kind() != constant.String {
+		return false
+	}
+	hour := time.Date(2001, 2, 3, 4, 0, 0, 0, time.UTC)
+	shown := constant.StringVal(layout)
+	return hour.Format(shown) == hour.Add(59*time.Minute+58*time.Second+987654321).Format(shown)
+}
+
 // any returns what is unstable in one of several expressions.
 func (t *tracer) any(es []ast.Expr) string {
 	for _, e := range es {
@@ -138,7 +180,7 @@ func (t *tracer) any(es []ast.Expr) string {
 
 // result returns what is unstable in every first result of a function.
 func (t *tracer) result(decl *ast.FuncDecl) (what string) {
-	inner := tracer{index: t.index, deep: 1}
+	inner := tracer{index: t.index, deep: 1, periods: t.periods}
 	always := true
 	ast.Inspect(decl.Body, func(n ast.Node) bool {
 		switch n := n.(type) {

@@ -41,6 +41,8 @@ func wrong(ctx context.Context, s *memstore.Store, client *http.Client) (string,
 		req.Header.Set("Idempotency-Key", uuid.NewString()) // want `attemptkey: the idempotency key contains uuid.NewString, so that the other system takes each attempt of once.Do for a new request: send key.String\(\)`
 		id := fmt.Sprint("1-", time.Now().Unix())
 		req.Header.Add("idempotency-key", id)         // want `attemptkey: the idempotency key contains time.Now`
+		today := time.Now().Format(time.DateOnly)     // an attempt after midnight sends another one
+		req.Header.Add("idempotency-key", today)      // want `attemptkey: the idempotency key contains time.Now`
 		ctx = httponce.WithKey(ctx, uuid.NewString()) // want `attemptkey: the idempotency key contains uuid.NewString`
 		if claim, ok := once.ClaimFrom(ctx); ok {
 			req.Header.Set("Idempotency-Key", fmt.Sprint(key.String(), claim.Attempt)) // want `attemptkey: the idempotency key contains the number of the attempt`

@@ -46,7 +46,7 @@ func direct(o order, d amqp.Delivery, m types.Message) {
 	pay.For(uuid.NewSHA1(uuid.UUID{}, []byte(o.ID)).String())                     // of the order
 	pay.For(fmt.Sprintf("%s-%d", o.ID, time.Now().UnixNano()))                    // want `unstablekey: the key contains time.Now`
 	pay.For(o.ID + "/" + strconv.Itoa(mathrand.IntN(1000)))                       // want `unstablekey: the key contains rand.IntN`
-	pay.For(time.Now().Format(time.DateOnly))                                     // want `unstablekey: the key contains time.Now`
+	pay.For(time.Now().Format(time.RFC3339))                                      // want `unstablekey: the key contains time.Now`
 	pay.For(newID())                                                              // want `unstablekey: the key contains uuid.NewString`
 	pay.For(rand.Text()[:8])                                                      // want `unstablekey: the key contains rand.Text`
 	pay.For(o.ID).In(uuid.NewString())                                            // want `unstablekey: the key contains uuid.NewString`
@@ -142,4 +142,39 @@ func functions(s *memstore.Store) {
 
 func byTime(m *broker.Message) (string, error) {
 	return m.Time.Format(time.RFC3339), nil // want `unstablekey: the key contains the time of the message`
+}
+
+const daily = "daily-2006-01-02"
+
+func today() string { return time.Now().UTC().Format(time.DateOnly) }
+
+func now() string { return time.Now().UTC().Format(time.DateTime) }
+
+// periods has the keys of jobs that run once an hour, a day, or less often.
+func periods(layout string, every time.Duration) {
+	pay.For("daily-" + time.Now().Format(time.DateOnly))
+	pay.For(time.Now().In(time.UTC).Format(daily))
+	pay.For(time.Now().Format("2006-01-02T15"))
+	pay.For(string(time.Now().AppendFormat(nil, "Jan 2006")))
+	pay.For(today())
+	pay.For(time.Now().Truncate(24 * time.Hour).Format(time.RFC3339))
+	pay.For(strconv.FormatInt(time.Now().Truncate(time.Hour).Unix(), 10))
+	pay.For(fmt.Sprintf("%d-%d", time.Now().Year(), time.Now().YearDay()))
+	pay.For(fmt.Sprint(time.Now().Date()))
+	year, week := time.Now().ISOWeek()
+	pay.For(fmt.Sprintf("%d-W%d", year, week))
+	year, month, day := time.Now().Date()
+	pay.For(time.Date(year, month, day, time.Now().Hour(), 0, 0, 0, time.UTC).String())
+
+	pay.For(time.Now().Format("2006-01-02T15:04"))                     // want `unstablekey: the key contains time.Now`
+	pay.For(time.Now().Format("20060102.150405"))                      // want `unstablekey: the key contains time.Now`
+	pay.For(time.Now().Format(time.StampMicro))                        // want `unstablekey: the key contains time.Now`
+	pay.For(time.Now().Format(time.Kitchen))                           // want `unstablekey: the key contains time.Now`
+	pay.For(string(time.Now().AppendFormat(nil, time.DateTime)))       // want `unstablekey: the key contains time.Now`
+	pay.For(time.Now().Format(layout))                                 // want `unstablekey: the key contains time.Now`
+	pay.For(now())                                                     // want `unstablekey: the key contains time.Now`
+	pay.For(time.Now().Truncate(time.Minute).Format(time.RFC3339))     // want `unstablekey: the key contains time.Now`
+	pay.For(time.Now().Truncate(every).String())                       // want `unstablekey: the key contains time.Now`
+	pay.For(fmt.Sprint(time.Now().YearDay(), time.Now().Minute()))     // want `unstablekey: the key contains time.Now`
+	pay.For(time.Now().Format(time.DateOnly) + "-" + uuid.NewString()) // want `unstablekey: the key contains uuid.NewString`
 }
