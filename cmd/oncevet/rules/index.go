@@ -31,6 +31,7 @@ type index struct {
 	uses     bool // the package uses package once
 	decls    map[*types.Func]*ast.FuncDecl
 	vars     map[types.Object][]source
+	pools    pools
 	guards   []*guard
 	silences map[*ast.File]map[int]silence
 }
@@ -60,6 +61,7 @@ func newIndex(pass *analysis.Pass) (any, error) {
 		x.silences[f] = x.silencesOf(f)
 		ast.Inspect(f, x.collect)
 	}
+	x.findPools()
 	x.findGuards()
 	return x, nil
 }

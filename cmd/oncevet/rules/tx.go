@@ -44,7 +44,8 @@ httponce.HandlerTx sends through *sql.DB, *sqlx.DB, *bun.DB, *gorm.DB or
 *pgxpool.Pool, or through queries of sqlc that are not made by WithTx, is not part
 of the transaction. It
 stays when the transaction is rolled back, happens again when it is repeated, does
-not see its rows, and waits for a second connection of the pool.`, func(c *checker) {
+not see its rows, and waits for a second connection of the pool. A pool that may be
+of another database is not reported.`, func(c *checker) {
 	for _, g := range c.guards {
 		if g.kind != inTx {
 			continue
@@ -65,7 +66,8 @@ not see its rows, and waits for a second connection of the pool.`, func(c *check
 			for i, arg := range call.Args {
 				if c.isPassedPool(call, i, arg) {
 					var fix []analysis.SuggestedFix
-					if g.tx != nil && call.helper == "" && types.AssignableTo(g.tx.Type(), c.parameterType(call.CallExpr, i)) {
+					if g.tx != nil && call.helper == "" && c.isStores(arg) == certain &&
+						types.AssignableTo(g.tx.Type(), c.parameterType(call.CallExpr, i)) {
 						fix = replace(arg, g.tx.Name(), "Pass the transaction")
 					}
 					at := call.at
@@ -115,11 +117,11 @@ var writes = strings.Fields(`
 func (c *checker) isPoolCall(call call, whose whose) bool {
 	on := c.receiver(call.CallExpr)
 	f := c.callee(call.CallExpr)
-	if on == nil || f == nil || !c.isPool(on) || c.bindsTo(call, on) {
+	if on == nil || f == nil || !isPool(c.typeOf(on)) || c.bindsTo(call, on) {
 		return false
 	}
 	if own := c.likeTx(call.guard, c.typeOf(on)); whose == ownPool {
-		return own && slices.Contains(statements, f.Name())
+		return own && slices.Contains(statements, f.Name()) && c.isStores(on) != unsure
 	} else {
 		return !own && slices.Contains(writes, f.Name())
 	}
@@ -131,24 +133,14 @@ func (c *checker) bindsTo(call call, e ast.Expr) bool {
 	return w.fromTx(e)
 }
 
-// isPool reports whether an expression is a pool of connections.
-func (c *checker) isPool(e ast.Expr) bool {
-	switch path, name := named(c.typeOf(e)); path + "." + name {
-	case "database/sql.DB", "github.com/jmoiron/sqlx.DB", "github.com/uptrace/bun.DB",
-		"github.com/jackc/pgx/pgxpool.Pool":
-		return true
-	}
-	return false
-}
-
 // likeTx reports whether a pool is of the same kind of database as the
 // transaction, so that there is a statement of the transaction to use instead.
 func (c *checker) likeTx(g *guard, pool types.Type) bool {
 	path, name := named(g.txOf)
-	switch ofPool, _ := named(pool); {
+	switch {
 	case path == "" || g.txOf == nil:
 		return true // a type parameter
-	case strings.HasPrefix(ofPool, "github.com/jackc/pgx"):
+	case ofPgx(pool):
 		return strings.HasPrefix(path, "github.com/jackc/pgx")
 	default:
 		return path == "database/sql" && name == "Tx" || strings.HasPrefix(path, "github.com/jmoiron/sqlx") ||
@@ -156,11 +148,11 @@ func (c *checker) likeTx(g *guard, pool types.Type) bool {
 	}
 }
 
-// useTx is the fix that calls the same method of the transaction, if it has the
-// same signature.
+// useTx is the fix that calls the same method of the transaction, if that has the
+// same signature and the pool is certainly the store's.
 func (c *checker) useTx(call call) []analysis.SuggestedFix {
 	g, f := call.guard, c.callee(call.CallExpr)
-	if g.tx == nil || call.helper != "" || g.txOf == nil {
+	if g.tx == nil || call.helper != "" || g.txOf == nil || c.isStores(c.receiver(call.CallExpr)) != certain {
 		return nil
 	}
 	o, _, _ := types.LookupFieldOrMethod(g.txOf, true, c.pkg, f.Name())
@@ -251,7 +243,8 @@ func (c *checker) gormElsewhere(call call) ast.Expr {
 // isPassedPool reports whether an argument is a pool that the called function
 // sends statements through: its parameter is an interface with such a method.
 func (c *checker) isPassedPool(call call, i int, arg ast.Expr) bool {
-	if !c.isPool(arg) || c.bindsTo(call, arg) || !c.likeTx(call.guard, c.typeOf(arg)) {
+	if !isPool(c.typeOf(arg)) || c.bindsTo(call, arg) || !c.likeTx(call.guard, c.typeOf(arg)) ||
+		c.isStores(arg) == unsure {
 		return false
 	}
 	t := c.parameterType(call.CallExpr, i)

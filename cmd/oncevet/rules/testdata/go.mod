@@ -8,6 +8,7 @@ require (
 	github.com/aws/aws-sdk-go-v2/service/sqs v0.0.0
 	github.com/effectively-once/once v0.0.0
 	github.com/effectively-once/once/httponce v0.0.0
+	github.com/effectively-once/once/store/pgstore v0.0.0
 	github.com/gin-gonic/gin v0.0.0
 	github.com/google/uuid v0.0.0
 	github.com/jackc/pgx/v5 v5.0.0
@@ -33,6 +34,7 @@ replace (
 	github.com/aws/aws-sdk-go-v2/service/sqs => ./stubs/sqs
 	github.com/effectively-once/once => ../../../..
 	github.com/effectively-once/once/httponce => ../../../../httponce
+	github.com/effectively-once/once/store/pgstore => ./stubs/pgstore
 	github.com/gin-gonic/gin => ./stubs/gin
 	github.com/google/uuid => ./stubs/uuid
 	github.com/jackc/pgx/v5 => ./stubs/pgx

@@ -10,6 +10,7 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/httponce"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/store/pgstore"
 	"github.com/effectively-once/once/store/sqlstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -35,6 +36,11 @@ type shop struct {
 	keys    *sqlstore.Store
 	queries *Queries
 	op      *once.Operation[string]
+}
+
+func newShop(pool *pgxpool.Pool, db *sql.DB, queries *Queries) *shop {
+	return &shop{pool: pool, db: db, store: pgstore.New(pool, nil), keys: sqlstore.New(db, sqlstore.MySQL, nil),
+		queries: queries}
 }
 
 func (s *shop) direct(ctx context.Context) (string, error) {
@@ -138,6 +144,10 @@ type mapped struct {
 	op    *once.Operation[string]
 }
 
+func newMapped(db *sql.DB, g *gorm.DB) *mapped {
+	return &mapped{bun: bun.NewDB(db, nil), gorm: g, store: sqlstore.New(db, sqlstore.MySQL, nil)}
+}
+
 func (m *mapped) ofBun(ctx context.Context) error {
 	return m.bun.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
 		_, err := once.InTx(ctx, m.store, tx.Tx, m.op.For("1"), func(ctx context.Context) (string, error) {
@@ -169,4 +179,63 @@ func (m *mapped) ofGormInTx(ctx context.Context) error {
 		})
 		return err
 	})
+}
+
+// prices has pools of other databases than that of the store.
+type prices struct {
+	legacy  *sql.DB
+	list    *bun.DB
+	replica *pgxpool.Pool
+	shop    *shop
+}
+
+func newPrices(legacy *sql.DB, list *bun.DB, s *shop) *prices {
+	return &prices{legacy: legacy, list: list, shop: s}
+}
+
+func (p *prices) get(ctx context.Context) (string, error) {
+	return once.DoTx(ctx, p.shop.keys, p.shop.op.For("1"), func(ctx context.Context, tx *sql.Tx) (string, error) {
+		var price string
+		if err := p.legacy.QueryRowContext(ctx, "SELECT").Scan(&price); err != nil {
+			return "", err
+		}
+		_ = p.list.NewInsert()
+		if err := read(ctx, p.legacy); err != nil {
+			return "", err
+		}
+		if err := read(ctx, p.shop.db); err != nil { // want `txpool: read gets p.shop.db, which is not part of the transaction of once.DoTx: use tx`
+			return "", err
+		}
+		if err := readAny(ctx, p.legacy); err != nil {
+			return "", err
+		}
+		err := p.shop.db.QueryRowContext(ctx, "SELECT").Scan(&price) // want `txpool: p.shop.db.QueryRowContext is not part of the transaction of once.DoTx: use tx`
+		return price, err
+	})
+}
+
+func (p *prices) ofReplica(ctx context.Context) (string, error) {
+	return once.DoTx(ctx, p.shop.store, p.shop.op.For("1"), func(ctx context.Context, tx pgx.Tx) (string, error) {
+		var price string
+		return price, p.replica.QueryRow(ctx, "SELECT").Scan(&price)
+	})
+}
+
+type reader interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+func read(ctx context.Context, r reader) error { return nil }
+
+// readAny gets the pools of several databases.
+func readAny(ctx context.Context, db *sql.DB) error {
+	_, err := db.ExecContext(ctx, "SELECT")
+	return err
+}
+
+func (p *prices) all(ctx context.Context) error {
+	if err := readAny(ctx, p.legacy); err != nil {
+		return err
+	}
+	return readAny(ctx, p.shop.db)
 }

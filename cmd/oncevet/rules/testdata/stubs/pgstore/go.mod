@@ -1,0 +1,3 @@
+module github.com/effectively-once/once/store/pgstore
+
+go 1.24
