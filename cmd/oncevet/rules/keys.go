@@ -17,7 +17,8 @@ var unstableKey = rule{unstableKeyName, `report keys that are new for each attem
 A key that is made from the time, from random bytes, from a new UUID, from the
 number of an attempt or a delivery, or from the index of a loop, is another one
 when the work comes again, so that it is done again. Make it from what stays the
-same: the ID of the order, of the message, of the item.`, func(c *checker) {
+same: the ID of the order, of the message, of the item. A key that names an hour,
+a day or a longer time is that of a periodic job, and is not reported.`, func(c *checker) {
 	for at := range c.root().Preorder((*ast.CallExpr)(nil), (*ast.CompositeLit)(nil), (*ast.AssignStmt)(nil)) {
 		switch n := at.Node().(type) {
 		case *ast.CallExpr:
