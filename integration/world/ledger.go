@@ -70,6 +70,8 @@ func (l *ledger) plan(id, topic, key string, before *letter) *letter {
 	for _, c := range l.consumers {
 		m.at[c] = new(handling)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.letters[id] = m
 	l.order = append(l.order, m)
 	return m
@@ -264,7 +266,11 @@ func (l *ledger) refusals(id string) int {
 }
 
 // knows reports whether a message was planned.
-func (l *ledger) knows(id string) bool { return l.letters[id] != nil }
+func (l *ledger) knows(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.letters[id] != nil
+}
 
 func (l *ledger) isPut(id string) bool {
 	l.mu.Lock()
