@@ -34,7 +34,7 @@ type strayPlace struct {
 }
 
 const walkSQL = "SELECT {top}o.seq, CASE WHEN o.changed IS NULL THEN 1 ELSE 0 END FROM {outbox} AS o{hint} " +
-	"WHERE o.lane = @lane AND o.state = 4 AND o.seq > @after ORDER BY o.seq{limit}"
+	"WHERE o.lane = @number AND o.state = 4 AND o.seq > @seq ORDER BY o.seq{limit}"
 
 var straysSQL = func() string {
 	all := make([]string, 0, 3*lanes)
@@ -91,7 +91,7 @@ func (t *Tables) walk(ctx context.Context, q sqlschema.Querier, relay [16]byte) 
 	var found []store.Outgoing
 	for read, ended := 0, 0; read < strayRows && ended < lanes; {
 		n := 0
-		where := sqlschema.Params{"lane": int64(at.lane), "after": at.after, "limit": int64(strayPage)}
+		where := sqlschema.Params{"number": int64(at.lane), "seq": at.after, "limit": int64(strayPage)}
 		err := each(ctx, q, call(t.sql.walk, where), func(rows sqlschema.Rows) error {
 			var foreign int64
 			err := rows.Scan(&at.after, &foreign)
