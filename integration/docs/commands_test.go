@@ -205,7 +205,7 @@ func (w *world) runCommand(t *testing.T, s *shell, c command, r rule) error {
 		t.Logf("%s: not run: %s", c, r.why)
 		return nil
 	}
-	if r.then == "" && r.says == "" && (strings.Contains(c.text, "<(") || strings.Contains(c.text, "$(")) {
+	if r.run == "" && r.then == "" && r.says == "" && (strings.Contains(c.text, "<(") || strings.Contains(c.text, "$(")) {
 		return errors.New("an error of the command in parentheses would not be seen: give it a rule, with then or says")
 	}
 	if strings.HasPrefix(c.text, "once ") {
