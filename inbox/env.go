@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -28,7 +27,6 @@ type env struct {
 	lock   *attemptLock
 
 	outages *outages
-	exits   atomic.Bool // a function of the user has ended the goroutine of a session
 
 	// transact runs a transaction that claims and settles keys; nil if mode is
 	// outside.
@@ -69,7 +67,7 @@ func (e *env) newItem(d broker.Delivery) *item {
 		it.counting = countAfter
 	}
 	it.key = once.Key{Operation: e.keys}
-	err := e.callNaming(func() (err error) {
+	err := callHandler(func() (err error) {
 		it.order, it.input = e.OrderBy(d.Message), e.Input(d.Message)
 		it.key.ID, err = e.Key(d.Message)
 		return err

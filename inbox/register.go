@@ -13,7 +13,6 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/backoff"
-	"github.com/effectively-once/once/internal/contain"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
 )
@@ -123,11 +122,7 @@ func (r *registration) locate(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
-	var facts map[string]string
-	err := contain.Logged(ctx, r.logger, "the Source", func() (err error) {
-		facts, err = source.Location(ctx)
-		return err
-	})
+	facts, err := source.Location(ctx)
 	if err != nil {
 		return fmt.Errorf("the broker does not tell where %s is: %w", r.Source.Name(), err)
 	}
@@ -181,28 +176,9 @@ func sameSource(a, b string) bool {
 	return ok
 }
 
-// mayBe returns an error if a consumer may be one whose row cannot be read, under
-// this name or another: with a new row it would have other keys, and handle
-// everything again. The store says so of a row that it finds by the name.
-func mayBe(self store.Consumer, all []store.Consumer) error {
-	if slices.ContainsFunc(all, func(c store.Consumer) bool { return c.Name == self.Name && c.IsLegible() }) {
-		return nil
-	}
-	for _, c := range all {
-		if !c.IsLegible() && c.Name != self.Name {
-			return fmt.Errorf("it is not known under which keys it has handled messages, because a row of the registry that may be its own cannot be read: %w", c.Damaged)
-		}
-	}
-	return nil
-}
-
 // findKeys sets the Keys under which a consumer continues.
 func (r *registration) findKeys(self *store.Consumer, all []store.Consumer) error {
 	seen := time.Duration(math.MaxInt64) // never
-	if err := mayBe(*self, all); err != nil {
-		return err
-	}
-	all = slices.DeleteFunc(slices.Clone(all), func(c store.Consumer) bool { return !c.IsLegible() })
 	for _, c := range all {
 		if c.Name == self.Name {
 			self.Keys, seen = c.Keys, min(seen, c.Seen)
@@ -255,11 +231,7 @@ func (r *registration) checkHorizon(ctx context.Context) error {
 	if !ok || !r.keyed {
 		return nil
 	}
-	var horizon time.Duration
-	err := contain.Logged(ctx, r.logger, "the Source", func() (err error) {
-		horizon, err = source.RedeliveryHorizon(ctx)
-		return err
-	})
+	horizon, err := source.RedeliveryHorizon(ctx)
 	switch {
 	case err != nil:
 		r.logger.WarnContext(ctx, "inbox: how long messages can be redelivered could not be read", logs.Spaced(""), "error", err)

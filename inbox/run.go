@@ -9,7 +9,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/backoff"
-	"github.com/effectively-once/once/internal/contain"
+	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/logs"
 )
 
@@ -72,11 +72,8 @@ func (r *consumerRun) consume(ctx context.Context) error {
 func (r *consumerRun) connect(ctx, work context.Context) error {
 	pause := &backoff.Backoff{First: reconnectFirst, Limit: reconnectLimit}
 	for ctx.Err() == nil {
-		received := false
-		err := contain.Logged(ctx, r.logger, "the Source", func() (err error) {
-			received, err = r.session(ctx, work)
-			return err
-		})
+		received, err := r.session(ctx, work)
+		err = errtree.Tame(err)
 		if received {
 			pause = &backoff.Backoff{First: reconnectFirst, Limit: reconnectLimit}
 		}

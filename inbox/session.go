@@ -25,7 +25,7 @@ const (
 type session struct {
 	*env
 	processor processor
-	broker    containedSession
+	broker    broker.Session
 	lanes     *lanes
 	rereads   *rereads
 	workers   sync.WaitGroup
@@ -44,7 +44,7 @@ func openSession(ctx context.Context, e *env, p processor) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{env: e, processor: p, broker: containedSession{opened, e.logger}, lanes: newLanes(), rereads: newRereads(opened)}
+	s := &session{env: e, processor: p, broker: opened, lanes: newLanes(), rereads: newRereads(opened)}
 	if err := s.checkShelf(); err != nil {
 		e.fatal(err)
 		return nil, s.close()
@@ -64,7 +64,7 @@ func (s *session) checkShelf() error {
 }
 
 func (s *session) keepsRejected() bool {
-	keeper, ok := s.broker.Session.(broker.DeadLetterer)
+	keeper, ok := s.broker.(broker.DeadLetterer)
 	return ok && keeper.KeepsRejected()
 }
 
@@ -84,17 +84,14 @@ func (s *session) receive(ctx, work context.Context) (received bool, err error) 
 		s.startWorker(work)
 	}
 	defer s.outages.whenUp(s.lanes.wake)()
-	defer func() { // also if the source panics
-		why := cmp.Or(context.Cause(alive), err) // not what fails because of it
-		s.giveBack(work, s.lanes.close())
-		s.workers.Wait()
-		s.settler.finish(ctx.Err() != nil)
-		err = errors.Join(why, s.close())
-	}()
 	for {
 		ds, err := s.rereads.next(alive, s.broker, s.Window, s.lanes.drop)
 		if err != nil {
-			return received, err
+			why := cmp.Or(context.Cause(alive), err) // not what fails because of it
+			s.giveBack(work, s.lanes.close())
+			s.workers.Wait()
+			s.settler.finish(ctx.Err() != nil)
+			return received, errors.Join(why, s.close())
 		}
 		if len(ds) > 0 {
 			received = true

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -105,37 +104,4 @@ func TestASlowArchive(t *testing.T) {
 			t.Errorf("it was archived %d times, in a context that ends: %v", a.times("1 1"), ends)
 		}
 	})
-}
-
-// An Archive that does not return has taken nothing, and the Janitor goes on.
-func TestAnArchiveThatPanics(t *testing.T) {
-	for name, end := range map[string]func(){"the Archive panicked: disk": func() { panic("disk") }, "the Archive ended its goroutine": runtime.Goexit} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s, a, text, bad := memstore.New(nil), new(archive), new(strings.Builder), true
-				do(t, s, charge, "1", "answer", nil)
-				time.Sleep(2 * time.Hour)
-				take := func(ctx context.Context, done []once.Record) error {
-					if bad {
-						end()
-					}
-					return a.take(ctx, done)
-				}
-				stats := new(janitor.Stats)
-				j := &janitor.Janitor{Store: s, Archive: take, Stats: stats, Logger: slog.New(slog.NewTextHandler(text, nil))}
-				stop := run(t, j)
-				time.Sleep(time.Minute)
-				log := text.String()
-				if stats.Keys.Load() > 0 || !strings.Contains(log, "the archive failed") || !strings.Contains(log, name) || !strings.Contains(log, "TestAnArchiveThatPanics") {
-					t.Errorf("%d keys are forgotten; the log says %q", stats.Keys.Load(), log)
-				}
-				bad = false
-				time.Sleep(time.Hour)
-				stop()
-				if stats.Keys.Load() == 0 || len(a.got) != 1 {
-					t.Errorf("%d keys are forgotten and %d archived, want all", stats.Keys.Load(), len(a.got))
-				}
-			})
-		})
-	}
 }
