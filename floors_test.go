@@ -30,7 +30,7 @@ var floors = []struct {
 	{[]string{"broker"}, 1},
 	{[]string{"store"}, 1},
 	{[]string{"broker/internal", "store/cas", "store/sqlschema"}, 2}, // what adapters share
-	{[]string{"store/*", "broker/*", "internal/memcas"}, 2},
+	{[]string{"store/*", "broker/*"}, 2},
 	{[]string{"admission"}, 1}, // what the guards of requests share
 	{[]string{"inbox", "outbox", "reconcile", "crosscheck", "janitor", "httponce", "grpconce", "oncetest"}, 1},
 	{[]string{"otelonce"}, 1},
@@ -46,7 +46,6 @@ var hasInner = map[string]bool{"store": true, "broker": true}
 // pgstore works on its tables.
 var doubles = map[string]bool{
 	"store/sqlstore": true, "store/storetest": true, "store/memstore": true, "store/internal/castest": true,
-	"internal/memcas":   true,
 	"broker/brokertest": true, "broker/membroker": true,
 }
 

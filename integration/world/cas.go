@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/memcas"
 	"github.com/effectively-once/once/internal/servicedate"
 	"github.com/effectively-once/once/store/cas"
+	"github.com/effectively-once/once/store/cas/memcas"
 )
 
 // CASRules are what an engine of package cas does beside storing rows.
@@ -74,7 +74,7 @@ func (s *CAS) Link(p *Process) *CASLink {
 	return &CASLink{cas.Transactions[*memcas.Batch]{Store: cas.New(e, &e.clock, options), Engine: e, ClaimFirst: s.rules.ClaimFirst}, e}
 }
 
-// CASLink is a store on an engine behind a boundary.
+// CASLink is a store on an engine that is called over a boundary.
 type CASLink struct {
 	cas.Transactions[*memcas.Batch]
 	engine *casEngine

@@ -14,8 +14,8 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/httponce"
-	"github.com/effectively-once/once/internal/memcas"
 	"github.com/effectively-once/once/reconcile"
+	"github.com/effectively-once/once/store/cas/memcas"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -60,13 +60,7 @@ func runWeb[Tx any](w *World, plan HTTPPlan, b *book, s shop[Tx]) *Result {
 		w.Start(fmt.Sprint("caller", i+1), v.client)
 	}
 	w.Start("reconciler", v.reconciler)
-	w.BeginOutages()
-	time.Sleep(w.Length)
-	w.Calm()
-	k.drain()
-	w.End()
-	k.judgeRest()
-	return &w.result
+	return k.finish()
 }
 
 // server is a server in one life of its process.

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/memcas"
 	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/reconcile"
+	"github.com/effectively-once/once/store/cas/memcas"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -77,13 +77,18 @@ func runKeys[Tx any](w *World, plan KeysPlan, b *book, s shop[Tx]) *Result {
 	w.Start("janitor", func(ctx context.Context, p *Process) error {
 		return (&janitor.Janitor{Store: s.open(p), Every: k.Every, Logger: quiet}).Run(ctx)
 	})
-	w.BeginOutages()
-	time.Sleep(w.Length)
-	w.Calm()
+	return k.finish()
+}
+
+// finish lets faults happen, calms the world, ends it, and judges what is left.
+func (k *keys[Tx]) finish() *Result {
+	k.BeginOutages()
+	time.Sleep(k.Length)
+	k.Calm()
 	k.drain()
-	w.End()
+	k.End()
 	k.judgeRest()
-	return &w.result
+	return &k.result
 }
 
 var quiet = slog.New(slog.DiscardHandler)

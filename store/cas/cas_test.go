@@ -14,9 +14,9 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/memcas"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/cas"
+	"github.com/effectively-once/once/store/cas/memcas"
 	"github.com/effectively-once/once/store/storetest"
 )
 
