@@ -71,8 +71,9 @@ var verbs = []verb{
 		Effect: "They are never published. If the store has an archive, they move there, with your reason.",
 		run:    inOutbox(outbox.Admin.Discard)},
 	{Of: "outbox", Do: "discard", Done: "discarded", Danger: true, States: []string{"pending", "delayed", "held"},
-		Effect: "They are given up. If the store has an archive, they move there, with your reason. One that a relay is sending at that moment may still be published.",
-		run:    inOutbox(outbox.Admin.DiscardWaiting)},
+		Effect: "They are given up. If the store has an archive, they move there, with your reason. One that a relay is sending " +
+			"at that moment may still be published.",
+		run: inOutbox(outbox.Admin.DiscardWaiting)},
 }
 
 // verbOf returns what is done to messages in a state, or in the first state that a

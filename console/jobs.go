@@ -251,7 +251,8 @@ func (c *Console) work(j *job) {
 
 	j.mu.Lock()
 	matched := j.Tally.Matched
-	j.tally = tally{Matched: matched, Changed: done.Changed, Unknown: done.Unknown, Moved: done.Moved, Taken: done.Taken, Sending: done.Sending}
+	j.tally = tally{Matched: matched, Changed: done.Changed, Unknown: done.Unknown, Moved: done.Moved,
+		Taken: done.Taken, Sending: done.Sending}
 	j.ended = c.now()
 	switch {
 	case err == nil:

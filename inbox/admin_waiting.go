@@ -61,8 +61,9 @@ func (a *discardWaiting) change(ctx context.Context, m *store.Shelved, n int) (b
 }
 
 func (a *discardWaiting) decideKey(ctx context.Context, key once.Key, m *store.Shelved) error {
-	// The same call again takes over a claim that it left behind.
-	owner := name.Digest("discard", m.Consumer, strconv.FormatInt(m.Seq, 10), strconv.FormatInt(m.Version, 10), m.Message.ID, a.by.By, a.by.Reason)
+	// A repeated call takes over the claim that the first one left.
+	owner := name.Digest("discard", m.Consumer, strconv.FormatInt(m.Seq, 10), strconv.FormatInt(m.Version, 10),
+		m.Message.ID, a.by.By, a.by.Reason)
 	rec, err := a.Store.Get(ctx, key)
 	switch {
 	case errors.Is(err, once.ErrCorrupt): // the message goes, and its damaged key runs nothing

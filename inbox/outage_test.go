@@ -195,7 +195,7 @@ func TestAnAttemptThatOutlivesAnOutageParksNothing(t *testing.T) {
 	})
 }
 
-// A failure that counts for nothing does not take back the attempts that never
+// A failure that is not counted does not take back the attempts that never
 // ended: a message that ends its process, and fails now and then, ends a bounded
 // number of them although nothing else gets through.
 func TestAnOutageForgivesNoDeaths(t *testing.T) {

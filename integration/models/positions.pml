@@ -85,7 +85,7 @@ inline deal(m) {
 proctype Consumer(byte me) {
 	byte at, m, next, ahead; bool inUse, failed, moved, opened, stale;
 open:	atomic {
-		if      /* the broker's place for this consumer may be behind the position, or ahead of it */
+		if      /* the broker's place for this consumer may be before the position, or after it */
 		:: next = 0
 		:: next = pos
 		:: next = (pos < N-1 -> pos + 1 : pos)

@@ -193,6 +193,7 @@ func (v *web[Tx]) send(ctx context.Context, p *Process, c *http.Client, kind str
 			return true
 		}
 	}
-	v.Broke(MayRetry, key, "a client was told that a repeat cannot help, and nothing that happened here is final: %d %.200s", resp.StatusCode, text)
+	v.Broke(MayRetry, key, "a client was told that a repeat cannot help, and nothing that happened here is final: %d %.200s",
+		resp.StatusCode, text)
 	return false
 }

@@ -49,7 +49,8 @@ type tried struct {
 }
 
 func newBook(w *World, plan KeysPlan) *book {
-	b := &book{World: w, KeysPlan: plan, margin: plan.Settles, deeds: make(map[string]*deed), runs: make(map[string]tried), busy: make(map[string]bool)}
+	b := &book{World: w, KeysPlan: plan, margin: plan.Settles, deeds: make(map[string]*deed),
+		runs: make(map[string]tried), busy: make(map[string]bool)}
 	if plan.Slow > 0 || w.Stalls > 0 || plan.Policy.Lease < 30*time.Second {
 		b.margin += plan.Policy.Lease + plan.Slowest + w.Stall
 	}

@@ -47,8 +47,8 @@ func (at *presence) Look(ctx context.Context, others [][16]byte) ([][16]byte, er
 	return missing, err
 }
 
-// missing returns those of others that have appeared and are not present. It fails
-// for a relay that is not present itself.
+// missing returns the other processes that have appeared and are not present. It
+// fails for a relay that is not present itself.
 func (s *Store) missing(me [16]byte, others [][16]byte) (gone [][16]byte, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -121,7 +121,8 @@ func (sh *shrinker) fewerFaults() {
 // String tells the story as a person reads it.
 func (s Shrunk) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "The law %q is broken, about %s, after %v:\n    %s\n", s.Break.Law, s.Break.About, s.Break.At.Round(time.Millisecond), s.Break.Note)
+	fmt.Fprintf(&b, "The law %q is broken, about %s, after %v:\n    %s\n", s.Break.Law, s.Break.About,
+		s.Break.At.Round(time.Millisecond), s.Break.Note)
 	fmt.Fprintf(&b, "The law says: %s.\n", s.Break.Law.Says())
 	fmt.Fprintf(&b, "%d faults are needed, after %d runs to find out which:\n", len(s.Result.Faults), s.Runs)
 	for _, f := range s.Result.Faults {

@@ -37,8 +37,8 @@ func NewStore(w *World, o *memstore.Options) *Store {
 // Link returns the store as a process sees it.
 func (s *Store) Link(p *Process) *StoreLink { return &StoreLink{shared: s, at: s.Store, p: p} }
 
-// StoreLink is a store behind a boundary. It has what memstore has, and
-// [store.Presence] as well.
+// StoreLink is a store that is called over a boundary. It has what memstore has,
+// and [store.Presence] as well.
 type StoreLink struct {
 	shared *Store
 	at     *memstore.Store
@@ -98,11 +98,15 @@ func shelvedText(ms []store.Shelved) string {
 func (l *StoreLink) Options() *once.Options { return l.at.Options() }
 
 func (l *StoreLink) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
-	return Cross(ctx, l.p, write("Claim", keyText(r.Key)), func(ctx context.Context) (once.Record, error) { return l.at.Claim(ctx, r) })
+	return Cross(ctx, l.p, write("Claim", keyText(r.Key)), func(ctx context.Context) (once.Record, error) {
+		return l.at.Claim(ctx, r)
+	})
 }
 
 func (l *StoreLink) Get(ctx context.Context, k once.Key) (once.Record, error) {
-	return Cross(ctx, l.p, read("Get", keyText(k)), func(ctx context.Context) (once.Record, error) { return l.at.Get(ctx, k) })
+	return Cross(ctx, l.p, read("Get", keyText(k)), func(ctx context.Context) (once.Record, error) {
+		return l.at.Get(ctx, k)
+	})
 }
 
 func (l *StoreLink) Extend(ctx context.Context, f once.Fence, d time.Duration) error {
@@ -115,11 +119,15 @@ func (l *StoreLink) Settle(ctx context.Context, s once.Settlement) error {
 }
 
 func (l *StoreLink) Forget(ctx context.Context, limit int) (int, error) {
-	return Cross(ctx, l.p, write("Forget", ""), func(ctx context.Context) (int, error) { return l.at.Forget(ctx, limit) })
+	return Cross(ctx, l.p, write("Forget", ""), func(ctx context.Context) (int, error) {
+		return l.at.Forget(ctx, limit)
+	})
 }
 
 func (l *StoreLink) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
-	return Cross(ctx, l.p, poll("List", ""), func(ctx context.Context) (once.RecordPage, error) { return l.at.List(ctx, q) })
+	return Cross(ctx, l.p, poll("List", ""), func(ctx context.Context) (once.RecordPage, error) {
+		return l.at.List(ctx, q)
+	})
 }
 
 func (l *StoreLink) Forgettable(ctx context.Context, limit int) (due []once.Record, more bool, err error) {
@@ -132,7 +140,9 @@ func (l *StoreLink) Forgettable(ctx context.Context, limit int) (due []once.Reco
 
 func (l *StoreLink) ForgetRecords(ctx context.Context, due []once.Record) (int, error) {
 	due = slices.Clone(due)
-	return Cross(ctx, l.p, write("ForgetRecords", ""), func(ctx context.Context) (int, error) { return l.at.ForgetRecords(ctx, due) })
+	return Cross(ctx, l.p, write("ForgetRecords", ""), func(ctx context.Context) (int, error) {
+		return l.at.ForgetRecords(ctx, due)
+	})
 }
 
 func (l *StoreLink) Reopen(ctx context.Context, f once.Fence, keepKey time.Duration, reason string) error {
@@ -140,7 +150,9 @@ func (l *StoreLink) Reopen(ctx context.Context, f once.Fence, keepKey time.Durat
 }
 
 func (l *StoreLink) Register(ctx context.Context, c store.Consumer) (store.Consumer, error) {
-	return Cross(ctx, l.p, write("Register", c.Name), func(ctx context.Context) (store.Consumer, error) { return l.at.Register(ctx, c) })
+	return Cross(ctx, l.p, write("Register", c.Name), func(ctx context.Context) (store.Consumer, error) {
+		return l.at.Register(ctx, c)
+	})
 }
 
 func (l *StoreLink) Consumers(ctx context.Context) ([]store.Consumer, error) {
@@ -161,7 +173,9 @@ func (l *StoreLink) Shelve(ctx context.Context, ms []store.Shelved) error {
 }
 
 func (l *StoreLink) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
-	return Cross(ctx, l.p, poll("Shelved", q.Consumer), func(ctx context.Context) ([]store.Shelved, error) { return l.at.Shelved(ctx, q) })
+	return Cross(ctx, l.p, poll("Shelved", q.Consumer), func(ctx context.Context) ([]store.Shelved, error) {
+		return l.at.Shelved(ctx, q)
+	})
 }
 
 func (l *StoreLink) Change(ctx context.Context, m store.Shelved) error {
@@ -171,11 +185,15 @@ func (l *StoreLink) Change(ctx context.Context, m store.Shelved) error {
 
 func (l *StoreLink) ChangeMany(ctx context.Context, ms []store.Shelved) ([]bool, error) {
 	ms = slices.Clone(ms)
-	return Cross(ctx, l.p, write("ChangeMany", shelvedText(ms)), func(ctx context.Context) ([]bool, error) { return l.at.ChangeMany(ctx, ms) })
+	return Cross(ctx, l.p, write("ChangeMany", shelvedText(ms)), func(ctx context.Context) ([]bool, error) {
+		return l.at.ChangeMany(ctx, ms)
+	})
 }
 
 func (l *StoreLink) ForgetShelved(ctx context.Context, keep time.Duration, limit int) (int, error) {
-	return Cross(ctx, l.p, write("ForgetShelved", ""), func(ctx context.Context) (int, error) { return l.at.ForgetShelved(ctx, keep, limit) })
+	return Cross(ctx, l.p, write("ForgetShelved", ""), func(ctx context.Context) (int, error) {
+		return l.at.ForgetShelved(ctx, keep, limit)
+	})
 }
 
 func (l *StoreLink) ShelveTx(ctx context.Context, tx *memstore.Tx, ms []store.Shelved) error {
@@ -194,7 +212,9 @@ func (l *StoreLink) ChangeTx(ctx context.Context, tx *memstore.Tx, m store.Shelv
 }
 
 func (l *StoreLink) ClaimTx(ctx context.Context, tx *memstore.Tx, rs []once.ClaimRequest) ([]once.Record, error) {
-	return Cross(ctx, l.p, read("ClaimTx", claimsText(rs)), func(ctx context.Context) ([]once.Record, error) { return l.at.ClaimTx(ctx, tx, rs) })
+	return Cross(ctx, l.p, read("ClaimTx", claimsText(rs)), func(ctx context.Context) ([]once.Record, error) {
+		return l.at.ClaimTx(ctx, tx, rs)
+	})
 }
 
 func (l *StoreLink) SettleTx(ctx context.Context, tx *memstore.Tx, sets []once.Settlement) error {
@@ -216,11 +236,15 @@ func (l *StoreLink) SetPosition(ctx context.Context, to store.Position) error {
 }
 
 func (l *StoreLink) Positions(ctx context.Context, consumer string) ([]store.Position, error) {
-	return Cross(ctx, l.p, poll("Positions", consumer), func(ctx context.Context) ([]store.Position, error) { return l.at.Positions(ctx, consumer) })
+	return Cross(ctx, l.p, poll("Positions", consumer), func(ctx context.Context) ([]store.Position, error) {
+		return l.at.Positions(ctx, consumer)
+	})
 }
 
 func (l *StoreLink) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
-	return Cross(ctx, l.p, poll("Outgoing", q.State.String()), func(ctx context.Context) ([]store.Outgoing, error) { return l.at.Outgoing(ctx, q) })
+	return Cross(ctx, l.p, poll("Outgoing", q.State.String()), func(ctx context.Context) ([]store.Outgoing, error) {
+		return l.at.Outgoing(ctx, q)
+	})
 }
 
 func (l *StoreLink) DecidedOutgoing(ctx context.Context, onlyStuck bool) ([]store.Outgoing, error) {
@@ -238,22 +262,30 @@ func (l *StoreLink) MoveOutgoing(ctx context.Context, me [16]byte, ms []store.Ou
 
 func (l *StoreLink) RemoveOutgoing(ctx context.Context, me [16]byte, ms []store.Outgoing) (int, error) {
 	ms = slices.Clone(ms)
-	return Cross(ctx, l.p, write("Remove", outgoingText(ms)), func(ctx context.Context) (int, error) { return l.at.RemoveOutgoing(ctx, me, ms) })
+	return Cross(ctx, l.p, write("Remove", outgoingText(ms)), func(ctx context.Context) (int, error) {
+		return l.at.RemoveOutgoing(ctx, me, ms)
+	})
 }
 
 func (l *StoreLink) Sent(ctx context.Context, me [16]byte, ms []store.Outgoing, then store.Ending) (int, error) {
 	ms = slices.Clone(ms)
-	return Cross(ctx, l.p, write("Sent", outgoingText(ms)), func(ctx context.Context) (int, error) { return l.at.Sent(ctx, me, ms, then) })
+	return Cross(ctx, l.p, write("Sent", outgoingText(ms)), func(ctx context.Context) (int, error) {
+		return l.at.Sent(ctx, me, ms, then)
+	})
 }
 
-func (l *StoreLink) HandOver(ctx context.Context, me [16]byte, ms []store.Outgoing, rows [][]store.Shelved, then store.Ending) ([]bool, error) {
+func (l *StoreLink) HandOver(ctx context.Context, me [16]byte, ms []store.Outgoing, rows [][]store.Shelved,
+	then store.Ending) ([]bool, error) {
+
 	ms, rows = slices.Clone(ms), slices.Clone(rows)
 	return Cross(ctx, l.p, write("HandOver", outgoingText(ms)), func(ctx context.Context) ([]bool, error) {
 		return l.at.HandOver(ctx, me, ms, rows, then)
 	})
 }
 
-func (l *StoreLink) WakeDelayed(ctx context.Context, me [16]byte, to store.OutgoingState, limit int) (woken int, next time.Duration, err error) {
+func (l *StoreLink) WakeDelayed(ctx context.Context, me [16]byte, to store.OutgoingState,
+	limit int) (woken int, next time.Duration, err error) {
+
 	type reply struct {
 		woken int
 		next  time.Duration
@@ -266,18 +298,24 @@ func (l *StoreLink) WakeDelayed(ctx context.Context, me [16]byte, to store.Outgo
 }
 
 func (l *StoreLink) ForgetOutgoing(ctx context.Context, keep time.Duration, limit int) (int, error) {
-	return Cross(ctx, l.p, write("ForgetOutgoing", ""), func(ctx context.Context) (int, error) { return l.at.ForgetOutgoing(ctx, keep, limit) })
+	return Cross(ctx, l.p, write("ForgetOutgoing", ""), func(ctx context.Context) (int, error) {
+		return l.at.ForgetOutgoing(ctx, keep, limit)
+	})
 }
 
 func (l *StoreLink) OutboxDepth(ctx context.Context, count int) ([]store.Depth, error) {
-	return Cross(ctx, l.p, poll("OutboxDepth", ""), func(ctx context.Context) ([]store.Depth, error) { return l.at.OutboxDepth(ctx, count) })
+	return Cross(ctx, l.p, poll("OutboxDepth", ""), func(ctx context.Context) ([]store.Depth, error) {
+		return l.at.OutboxDepth(ctx, count)
+	})
 }
 
 func (l *StoreLink) LeaseLanes(ctx context.Context, me [16]byte, ttl time.Duration, lanes []int) (store.Leases, error) {
 	lanes = slices.Clone(lanes)
 	c := write("LeaseLanes", "")
 	c.Quietly = true
-	return Cross(ctx, l.p, c, func(ctx context.Context) (store.Leases, error) { return l.at.LeaseLanes(ctx, me, ttl, lanes) })
+	return Cross(ctx, l.p, c, func(ctx context.Context) (store.Leases, error) {
+		return l.at.LeaseLanes(ctx, me, ttl, lanes)
+	})
 }
 
 func (l *StoreLink) ReleaseLanes(ctx context.Context, me [16]byte, lanes []int) error {

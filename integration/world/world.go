@@ -92,7 +92,8 @@ type call struct{ who, what, about string }
 // New returns a world that begins now. It is called within a bubble of
 // testing/synctest, with crypto/rand seeded.
 func New(s Settings) *World {
-	w := &World{Settings: s, begin: time.Now(), progress: new(atomic.Int64), numbers: make(map[call]int), traits: make(map[string]bool), down: make(map[Link]int)}
+	w := &World{Settings: s, begin: time.Now(), progress: new(atomic.Int64), numbers: make(map[call]int),
+		traits: make(map[string]bool), down: make(map[Link]int)}
 	w.running, w.end = context.WithCancel(context.Background())
 	return w
 }

@@ -97,17 +97,7 @@ func (x *index) findGuards() {
 // argument is a parameter of the function around the call, that function is a
 // wrapper, and the work is what its callers give it.
 func (x *index) addGuards(at ast.Node, arg ast.Expr, g guard, p part) {
-	for _, f := range x.functions(arg) {
-		g := g
-		g.work = f
-		if p.txArg >= 0 {
-			g.tx, g.txOf = x.parameter(f, p.txArg)
-		}
-		if p.key >= 0 {
-			g.key, _ = x.parameter(f, p.key)
-		}
-		x.guards = append(x.guards, &g)
-	}
+	x.addGuard(arg, g, p)
 	v := x.variable(arg)
 	if v == nil {
 		return
@@ -118,20 +108,24 @@ func (x *index) addGuards(at ast.Node, arg ast.Expr, g guard, p part) {
 	}
 	for c := range x.cursor.Preorder((*ast.CallExpr)(nil)) {
 		call := c.Node().(*ast.CallExpr)
-		if x.callee(call) != wrapper || place >= len(call.Args) {
-			continue
+		if x.callee(call) == wrapper && place < len(call.Args) {
+			x.addGuard(call.Args[place], g, p)
 		}
-		for _, f := range x.functions(call.Args[place]) {
-			g := g
-			g.work = f
-			if p.txArg >= 0 {
-				g.tx, g.txOf = x.parameter(f, p.txArg)
-			}
-			if p.key >= 0 {
-				g.key, _ = x.parameter(f, p.key)
-			}
-			x.guards = append(x.guards, &g)
+	}
+}
+
+// addGuard adds a guard for each function that an argument is.
+func (x *index) addGuard(arg ast.Expr, g guard, p part) {
+	for _, f := range x.functions(arg) {
+		g := g
+		g.work = f
+		if p.txArg >= 0 {
+			g.tx, g.txOf = x.parameter(f, p.txArg)
 		}
+		if p.key >= 0 {
+			g.key, _ = x.parameter(f, p.key)
+		}
+		x.guards = append(x.guards, &g)
 	}
 }
 

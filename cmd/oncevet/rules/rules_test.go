@@ -29,8 +29,8 @@ func together() *analysis.Analyzer {
 }
 
 // TestMistakesAreFound runs the rules on planted mistakes, and on code beside
-// them that is right. The packages of once are the real ones, and those of others
-// have only what is used.
+// them that is right. The packages of once are the real ones. Other packages are
+// stubs with only what is used.
 func TestMistakesAreFound(t *testing.T) {
 	dir := analysistest.TestData()
 	fetch := exec.Command("go", "mod", "download") // what httponce requires, unless it is there
