@@ -77,7 +77,7 @@ test-sqs:
 
 # The models of the protocol, right and wrong, with Spin.
 test-models:
-	$(GO) run ./integration/cmd/servers -only spin -- $(PLAIN) -v ./integration/models
+	$(GO) run ./integration/cmd/servers -only spin -- $(PLAIN) ./integration/models
 
 # What needs no server, for the inner loop.
 check:
