@@ -31,6 +31,7 @@ var floors = []struct {
 	{[]string{"store"}, 1},
 	{[]string{"broker/internal", "store/cas", "store/sqlschema"}, 2}, // what adapters share
 	{[]string{"store/*", "broker/*"}, 2},
+	{[]string{"internal/sim"}, 2}, // a world in memory for tests
 	{[]string{"admission"}, 1}, // what the guards of requests share
 	{[]string{"inbox", "outbox", "reconcile", "crosscheck", "janitor", "httponce", "grpconce", "oncetest"}, 1},
 	{[]string{"otelonce"}, 1},

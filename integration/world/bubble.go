@@ -5,9 +5,9 @@ import (
 	"os"
 	"sync/atomic"
 	"testing"
-	"testing/cryptotest"
-	"testing/synctest"
 	"time"
+
+	"github.com/effectively-once/once/internal/sim"
 )
 
 // patienceOfWatchdog is the real time after which a world is stalled. An hour of a
@@ -15,21 +15,16 @@ import (
 const patienceOfWatchdog = time.Minute
 
 // Play runs a world in a bubble of fake time, with crypto/rand seeded.
-func Play(t *testing.T, k Kind, s Settings) (r *Result) {
+func Play(t *testing.T, k Kind, s sim.Settings) (r *sim.Result) {
 	t.Helper()
-	progress := new(atomic.Int64)
-	dog := watch(progress, patienceOfWatchdog, func(report string) {
+	s.Progress = new(atomic.Int64)
+	dog := sim.Watch(s.Progress, patienceOfWatchdog, func(report string) {
 		fmt.Fprintf(os.Stderr, "seed %d, kind %s: %s\n", s.Seed, k.Name, report)
 		os.Exit(3)
 	})
-	defer dog.end()
+	defer dog.End()
 	t.Run(fmt.Sprintf("%s/%d", k.Name, s.Seed), func(t *testing.T) {
-		cryptotest.SetGlobalRandom(t, uint64(s.Seed))
-		synctest.Test(t, func(*testing.T) {
-			w := New(s)
-			w.progress = progress
-			r = k.Run(w)
-		})
+		sim.Bubble(t, s.Seed, func() { r = k.Run(sim.New(s)) })
 	})
 	return r
 }

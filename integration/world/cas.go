@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/servicedate"
+	"github.com/effectively-once/once/internal/sim"
 	"github.com/effectively-once/once/store/cas"
 	"github.com/effectively-once/once/store/cas/memcas"
 )
@@ -33,7 +34,7 @@ type CASRules struct {
 type CAS struct {
 	*memcas.Table
 	rules CASRules
-	world *World
+	world *sim.World
 
 	// Committed is called with the effects of each batch that was applied. It may be
 	// nil.
@@ -41,7 +42,7 @@ type CAS struct {
 }
 
 // NewCAS returns an empty store.
-func NewCAS(w *World, rules CASRules) *CAS {
+func NewCAS(w *sim.World, rules CASRules) *CAS {
 	s := &CAS{Table: memcas.New(), rules: rules, world: w}
 	s.Silent, s.Largest = rules.Silent, rules.MaxBatch
 	go s.expire()
@@ -52,11 +53,11 @@ func NewCAS(w *World, rules CASRules) *CAS {
 func (s *CAS) expire() {
 	for {
 		d := s.world.DrawNth("engine", "deletes", "")
-		if Sleep(s.world.running, d.Between(time.Second, max(s.rules.Rests, 2*time.Second))) != nil {
+		if sim.Sleep(s.world.Running(), d.Between(time.Second, max(s.rules.Rests, 2*time.Second))) != nil {
 			return
 		}
 		if n := s.Expire(s.exactly()); n > 0 {
-			s.world.Tell(Line{Who: "engine", What: "deletes", Note: fmt.Sprint(n, " rows")})
+			s.world.Tell(sim.Line{Who: "engine", What: "deletes", Note: fmt.Sprint(n, " rows")})
 		}
 	}
 }
@@ -67,7 +68,7 @@ func (s *CAS) exactly() cas.Now {
 }
 
 // Link returns the store as a process sees it.
-func (s *CAS) Link(p *Process) *CASLink {
+func (s *CAS) Link(p *sim.Process) *CASLink {
 	e := &casEngine{CAS: s, p: p}
 	e.clock.Ask = e.ask
 	options := once.Options{Logger: quiet}.Ready()
@@ -94,7 +95,7 @@ func (l *CASLink) List(ctx context.Context, q once.RecordQuery) (once.RecordPage
 	if err != nil {
 		return once.RecordPage{}, err
 	}
-	rows, err := reach(ctx, l.engine, poll("Query", ""), func(context.Context) ([]cas.Stored, error) { return l.engine.all(), nil })
+	rows, err := reach(ctx, l.engine, sim.StorePoll("Query", ""), func(context.Context) ([]cas.Stored, error) { return l.engine.all(), nil })
 	var page once.RecordPage
 	for _, row := range rows {
 		if rec := row.Record(now); cas.Selects(q, rec, now) {
@@ -121,7 +122,7 @@ func (s *CAS) all() (rows []cas.Stored) {
 // casEngine is the engine as a process sees it.
 type casEngine struct {
 	*CAS
-	p     *Process
+	p     *sim.Process
 	clock cas.LearnedClock
 }
 
@@ -136,11 +137,11 @@ type response[T any] struct {
 }
 
 // reach makes a request of the service, and learns its time from the response.
-func reach[T any](ctx context.Context, e *casEngine, c Call, apply func(context.Context) (T, error)) (value T, err error) {
+func reach[T any](ctx context.Context, e *casEngine, c sim.Call, apply func(context.Context) (T, error)) (value T, err error) {
 	sent := time.Now()
 	gateway := e.world.DrawNth(e.p.Name, "gateway", c.What)
 	astray := gateway.Chance(e.rules.Gateway)
-	r, err := Cross(ctx, e.p, c, func(ctx context.Context) (r response[T], err error) {
+	r, err := sim.Cross(ctx, e.p, c, func(ctx context.Context) (r response[T], err error) {
 		if astray && e.world.Happens(fmt.Sprintf("%s gateway answers %s %s", e.p.Name, c.What, c.About)) {
 			return response[T]{err: errGateway, head: headerAt(e.rules.Astray, false)}, errGateway
 		}
@@ -169,16 +170,16 @@ func headerAt(ahead time.Duration, service bool) http.Header {
 }
 
 func (e *casEngine) ask(ctx context.Context) error {
-	_, err := reach(ctx, e, poll("Ask the time", ""), func(context.Context) (struct{}, error) { return struct{}{}, nil })
+	_, err := reach(ctx, e, sim.StorePoll("Ask the time", ""), func(context.Context) (struct{}, error) { return struct{}{}, nil })
 	return err
 }
 
 func (e *casEngine) Load(ctx context.Context, k once.Key) (cas.Stored, error) {
-	return reach(ctx, e, read("Load", keyText(k)), func(ctx context.Context) (cas.Stored, error) { return e.Table.Load(ctx, k) })
+	return reach(ctx, e, sim.StoreRead("Load", sim.KeyText(k)), func(ctx context.Context) (cas.Stored, error) { return e.Table.Load(ctx, k) })
 }
 
 func (e *casEngine) Put(ctx context.Context, row cas.Row, over string) (cas.Stored, error) {
-	c := write("Put", fmt.Sprintf("%s %s", keyText(row.Key), row.Status))
+	c := sim.StoreWrite("Put", fmt.Sprintf("%s %s", sim.KeyText(row.Key), row.Status))
 	return reach(ctx, e, c, func(ctx context.Context) (cas.Stored, error) {
 		if n := len(row.Outcome.Body); e.rules.MaxValue > 0 && n > e.rules.MaxValue {
 			return cas.Stored{}, fmt.Errorf("%w: %d bytes", once.ErrOutcomeRefused, n)
@@ -195,9 +196,9 @@ func (e *casEngine) Commit(ctx context.Context, tx *memcas.Batch) error {
 	}
 	keys := ""
 	for _, c := range changes.All() {
-		keys += keyText(c.Is.Key) + " "
+		keys += sim.KeyText(c.Is.Key) + " "
 	}
-	c := write("Commit", keys)
+	c := sim.StoreWrite("Commit", keys)
 	c.Unknown = once.ErrOutcomeUnknown
 	_, err = reach(ctx, e, c, func(ctx context.Context) (struct{}, error) {
 		err := e.Table.Commit(ctx, tx)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/httponce"
+	"github.com/effectively-once/once/internal/sim"
 	"github.com/effectively-once/once/reconcile"
 	"github.com/effectively-once/once/store/cas/memcas"
 	"github.com/effectively-once/once/store/memstore"
@@ -28,10 +29,10 @@ type HTTPPlan struct {
 }
 
 // Network is the link between clients and servers.
-const Network Link = "network"
+const Network sim.Link = "network"
 
 // Run runs the plan in a world.
-func (plan HTTPPlan) Run(w *World) *Result {
+func (plan HTTPPlan) Run(w *sim.World) *sim.Result {
 	b := newBook(w, plan.KeysPlan)
 	if plan.CAS != nil {
 		return runWeb(w, plan, b, shop[*memcas.Batch](newCASShop(w, *plan.CAS, b)))
@@ -50,11 +51,11 @@ type web[Tx any] struct {
 	named   map[string]string // the keys under which requests without one had an effect, by body
 }
 
-func runWeb[Tx any](w *World, plan HTTPPlan, b *book, s shop[Tx]) *Result {
+func runWeb[Tx any](w *sim.World, plan HTTPPlan, b *book, s shop[Tx]) *sim.Result {
 	k := &keys[Tx]{World: w, KeysPlan: plan.KeysPlan, shop: s, book: b, begun: runtime.NumGoroutine()}
 	v := &web[Tx]{keys: k, count: plan.Servers, patience: plan.Patience, servers: make(map[int]*server), named: make(map[string]string)}
 	for i := range plan.Servers {
-		w.Start(fmt.Sprint("server", i+1), func(ctx context.Context, p *Process) error { return v.serve(ctx, p, i) })
+		w.Start(fmt.Sprint("server", i+1), func(ctx context.Context, p *sim.Process) error { return v.serve(ctx, p, i) })
 	}
 	for i := range plan.Processes {
 		w.Start(fmt.Sprint("caller", i+1), v.client)
@@ -65,13 +66,13 @@ func runWeb[Tx any](w *World, plan HTTPPlan, b *book, s shop[Tx]) *Result {
 
 // server is a server in one life of its process.
 type server struct {
-	p       *Process
+	p       *sim.Process
 	ctx     context.Context
 	handler http.Handler
 }
 
 // serve is the program of a server.
-func (v *web[Tx]) serve(ctx context.Context, p *Process, i int) error {
+func (v *web[Tx]) serve(ctx context.Context, p *sim.Process, i int) error {
 	l := &life[Tx]{v.keys, p, v.shop.open(p)}
 	mux := http.NewServeMux()
 	mux.Handle("POST /"+inTx, httponce.HandlerTx(l.store, anybody, (&handlers[Tx]{v, l}).order,
@@ -85,7 +86,7 @@ func (v *web[Tx]) serve(ctx context.Context, p *Process, i int) error {
 }
 
 // reconciler finds out about requests that nobody repeats.
-func (v *web[Tx]) reconciler(ctx context.Context, p *Process) error {
+func (v *web[Tx]) reconciler(ctx context.Context, p *sim.Process) error {
 	l := &life[Tx]{v.keys, p, v.shop.open(p)}
 	op := &once.Operation[once.Outcome]{Name: asks, Policy: v.Policy, SettleTime: v.Settles,
 		Lookup: func(ctx context.Context, k once.Key) (out once.Outcome, found bool, err error) {
@@ -116,7 +117,7 @@ func (v *web[Tx]) at(i int) *server {
 // wire is the http.RoundTripper of a client: it crosses the boundary.
 type wire[Tx any] struct {
 	*web[Tx]
-	p *Process
+	p *sim.Process
 }
 
 // exchange is what a client knows of a request that it sends.
@@ -142,14 +143,14 @@ func (x *wire[Tx]) RoundTrip(req *http.Request) (*http.Response, error) {
 	notices := d.Between(time.Nanosecond, 100*time.Microsecond)
 	leaves := d.Between(time.Nanosecond, time.Second) // until the server sees that the client has gone
 	i := d.Number(x.count)
-	c := Call{Links: []Link{Network}, What: "POST", About: req.URL.Path[1:] + "/" + e.id, Faults: AnyFault}
+	c := sim.Call{Links: []sim.Link{Network}, What: "POST", About: req.URL.Path[1:] + "/" + e.id, Faults: sim.AnyFault}
 	type reply struct {
 		resp *http.Response
 		err  error
 	}
 	replies := make(chan reply, 1)
-	x.lateOnes.Go(func() {
-		resp, err := Cross(limited, x.p, c, func(context.Context) (*http.Response, error) {
+	x.Go(func() {
+		resp, err := sim.Cross(limited, x.p, c, func(context.Context) (*http.Response, error) {
 			return x.handle(limited, leaves, i, req, body, e.id)
 		})
 		replies <- reply{resp, err}
@@ -174,7 +175,7 @@ func (x *wire[Tx]) handle(client context.Context, leaves time.Duration, i int, r
 
 	s := x.at(i)
 	if s == nil || s.p.IsDead() {
-		return nil, ErrDown
+		return nil, sim.ErrDown
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
@@ -187,19 +188,19 @@ func (x *wire[Tx]) handle(client context.Context, leaves time.Duration, i int, r
 	w := httptest.NewRecorder()
 	s.handler.ServeHTTP(w, r)
 	if s.p.IsDead() {
-		return nil, ErrReset
+		return nil, sim.ErrReset
 	}
 	resp := w.Result()
 	note := fmt.Sprintf("%d %.60s", resp.StatusCode, bytes.TrimSpace(w.Body.Bytes()))
 	if after := resp.Header.Get("Retry-After"); after != "" {
 		note += ", retry after " + after + " s"
 	}
-	x.Tell(Line{Who: s.p.Name, What: "answers", About: req.URL.Path[1:] + "/" + id, Note: note})
+	x.Tell(sim.Line{Who: s.p.Name, What: "answers", About: req.URL.Path[1:] + "/" + id, Note: note})
 	return resp, nil
 }
 
 // judge judges that no attempt comes before the server has asked for it.
-func (e *exchange) judge(w *World) {
+func (e *exchange) judge(w *sim.World) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if early := e.due - w.Now(); early > 0 {
@@ -207,7 +208,7 @@ func (e *exchange) judge(w *World) {
 	}
 }
 
-func (e *exchange) obey(w *World, resp *http.Response) {
+func (e *exchange) obey(w *sim.World, resp *http.Response) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/httponce"
+	"github.com/effectively-once/once/internal/sim"
 )
 
 const refusedStatus = http.StatusPaymentRequired
@@ -72,7 +73,7 @@ func (h *handlers[Tx]) pay(w http.ResponseWriter, r *http.Request) {
 }
 
 // isNotDone reports whether effect says that nothing happened.
-func isNotDone(err error) bool { return errors.Is(err, ErrDown) || errors.Is(err, errBusiness) }
+func isNotDone(err error) bool { return errors.Is(err, sim.ErrDown) || errors.Is(err, errBusiness) }
 
 func (h *handlers[Tx]) lookup(ctx context.Context, key once.Key) (*httponce.Response, bool, error) {
 	a, found, err := h.keys.lookup(ctx, h.l.p, key)
@@ -97,7 +98,7 @@ func respond(w http.ResponseWriter, a Answer) {
 }
 
 // client sends all requests until it has all answers.
-func (v *web[Tx]) client(ctx context.Context, p *Process) error {
+func (v *web[Tx]) client(ctx context.Context, p *sim.Process) error {
 	program, _, _ := strings.Cut(p.Name, ".")
 	v.book.works(program, true)
 	defer v.book.works(program, true) // its next life sends them again
@@ -119,21 +120,21 @@ func (v *web[Tx]) client(ctx context.Context, p *Process) error {
 }
 
 // rounds sends a request that all clients send, under one key.
-func (v *web[Tx]) rounds(ctx context.Context, p *Process, c *http.Client, kind, id string) {
+func (v *web[Tx]) rounds(ctx context.Context, p *sim.Process, c *http.Client, kind, id string) {
 	e := &exchange{id: id}
 	for n := range v.Rounds {
-		d := v.Seed.Draw("pause before", p.Name, kind, id).nth(n)
+		d := v.Seed.Draw("pause before", p.Name, kind, id).Nth(n)
 		longest := v.Length / time.Duration(v.Rounds)
 		if v.Now() > v.Length {
 			longest = time.Second
 		}
-		if Sleep(ctx, d.Between(0, longest)) != nil {
+		if sim.Sleep(ctx, d.Between(0, longest)) != nil {
 			return
 		}
 		for v.send(ctx, p, c, kind, e, true) {
 			again := v.DrawNth(p.Name, "waits to send", kind+"/"+id)
 			left := max(0, e.due-v.Now())
-			if Sleep(ctx, left+again.Between(100*time.Millisecond, 3*time.Second)) != nil {
+			if sim.Sleep(ctx, left+again.Between(100*time.Millisecond, 3*time.Second)) != nil {
 				return
 			}
 		}
@@ -145,16 +146,16 @@ func (v *web[Tx]) rounds(ctx context.Context, p *Process, c *http.Client, kind, 
 
 // single sends a request of its own, to which only the Transport gives a key, and
 // does not repeat it.
-func (v *web[Tx]) single(ctx context.Context, p *Process, c *http.Client, kind string) {
+func (v *web[Tx]) single(ctx context.Context, p *sim.Process, c *http.Client, kind string) {
 	d := v.Seed.Draw("pause before a single", p.Name, kind)
-	if Sleep(ctx, d.Between(0, v.Length)) == nil {
+	if sim.Sleep(ctx, d.Between(0, v.Length)) == nil {
 		v.send(ctx, p, c, kind, &exchange{id: p.Name}, false)
 	}
 }
 
 // send sends a request, and judges the response. It reports whether it is to be
 // sent again.
-func (v *web[Tx]) send(ctx context.Context, p *Process, c *http.Client, kind string, e *exchange, named bool) (again bool) {
+func (v *web[Tx]) send(ctx context.Context, p *sim.Process, c *http.Client, kind string, e *exchange, named bool) (again bool) {
 	d := v.DrawNth(p.Name, "sends a request", kind+"/"+e.id)
 	limited, cancel := ctx, context.CancelFunc(func() {})
 	if d.Chance(.2) {
@@ -179,7 +180,7 @@ func (v *web[Tx]) send(ctx context.Context, p *Process, c *http.Client, kind str
 		return true
 	}
 	key := kind + "/" + e.id
-	v.Tell(Line{Who: p.Name, What: "is told", About: key, Note: fmt.Sprintf("%d %.60s", resp.StatusCode, text)})
+	v.Tell(sim.Line{Who: p.Name, What: "is told", About: key, Note: fmt.Sprintf("%d %.60s", resp.StatusCode, text)})
 	switch resp.StatusCode {
 	case http.StatusCreated, refusedStatus:
 		if named {

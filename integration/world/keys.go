@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/sim"
 	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/reconcile"
 	"github.com/effectively-once/once/store/cas/memcas"
@@ -42,13 +43,13 @@ type KeysPlan struct {
 
 // shop is the store of a world of keys, whose transactions hold rows of the user.
 type shop[Tx any] interface {
-	open(p *Process) once.TxStore[Tx]
+	open(p *sim.Process) once.TxStore[Tx]
 	write(tx Tx, row string) // to be told to the book when tx commits
 	records() []once.Record  // all that are stored
 }
 
 // Run runs the plan in a world.
-func (plan KeysPlan) Run(w *World) *Result {
+func (plan KeysPlan) Run(w *sim.World) *sim.Result {
 	b := newBook(w, plan)
 	if plan.CAS != nil {
 		return runKeys(w, plan, b, shop[*memcas.Batch](newCASShop(w, *plan.CAS, b)))
@@ -58,14 +59,14 @@ func (plan KeysPlan) Run(w *World) *Result {
 
 // keys is a run of a KeysPlan.
 type keys[Tx any] struct {
-	*World
+	*sim.World
 	KeysPlan
 	shop  shop[Tx]
 	book  *book
 	begun int // goroutines when the world began
 }
 
-func runKeys[Tx any](w *World, plan KeysPlan, b *book, s shop[Tx]) *Result {
+func runKeys[Tx any](w *sim.World, plan KeysPlan, b *book, s shop[Tx]) *sim.Result {
 	k := &keys[Tx]{World: w, KeysPlan: plan, shop: s, book: b, begun: runtime.NumGoroutine()}
 	for i := range k.Processes {
 		w.Start(fmt.Sprint("caller", i+1), k.caller)
@@ -74,26 +75,26 @@ func runKeys[Tx any](w *World, plan KeysPlan, b *book, s shop[Tx]) *Result {
 		w.Start(fmt.Sprint("person", i+1), k.person)
 	}
 	w.Start("reconciler", k.reconciler)
-	w.Start("janitor", func(ctx context.Context, p *Process) error {
+	w.Start("janitor", func(ctx context.Context, p *sim.Process) error {
 		return (&janitor.Janitor{Store: s.open(p), Every: k.Every, Logger: quiet}).Run(ctx)
 	})
 	return k.finish()
 }
 
 // finish lets faults happen, calms the world, ends it, and judges what is left.
-func (k *keys[Tx]) finish() *Result {
+func (k *keys[Tx]) finish() *sim.Result {
 	k.BeginOutages()
 	time.Sleep(k.Length)
 	k.Calm()
 	k.drain()
-	k.End()
+	r := k.End()
 	k.judgeRest()
-	return &k.result
+	return r
 }
 
 var quiet = slog.New(slog.DiscardHandler)
 
-func (k *keys[Tx]) reconciler(ctx context.Context, p *Process) error {
+func (k *keys[Tx]) reconciler(ctx context.Context, p *sim.Process) error {
 	r := &reconcile.Reconciler{Store: k.shop.open(p), Every: k.Every, Logger: quiet}
 	for _, kind := range downstreams {
 		r.Operations = append(r.Operations, reconcile.Of(k.operation(p, kind)))
@@ -112,7 +113,7 @@ func (k *keys[Tx]) drain() {
 		}
 		if time.Since(began) > k.Drain {
 			for _, r := range open {
-				k.Broke(Drained, keyText(r.Key), "is %s %v after the last fault: %s", r.Status, k.Drain, r.Reason)
+				k.Broke(Drained, sim.KeyText(r.Key), "is %s %v after the last fault: %s", r.Status, k.Drain, r.Reason)
 			}
 			if waiting != "" {
 				k.Broke(Drained, "callers", "%s: no answer %v after the last fault", waiting, k.Drain)
@@ -121,14 +122,14 @@ func (k *keys[Tx]) drain() {
 		}
 		time.Sleep(5*time.Second + 7*time.Nanosecond)
 	}
-	k.Tell(Line{What: "DRAINED", Note: fmt.Sprint("after ", time.Since(began).Round(time.Second))})
+	k.Tell(sim.Line{What: "DRAINED", Note: fmt.Sprint("after ", time.Since(began).Round(time.Second))})
 	if k.Policy.KeepKey < time.Hour {
 		time.Sleep(k.Policy.KeepKey + 3*k.Every + time.Minute)
 		for _, r := range k.shop.records() {
-			if k.book.wasTouched(keyText(r.Key)) { // it is kept for long
+			if k.book.wasTouched(sim.KeyText(r.Key)) { // it is kept for long
 				continue
 			}
-			k.Broke(Forgotten, keyText(r.Key), "is %s, %v after the last call and KeepKey", r.Status, 3*k.Every+time.Minute)
+			k.Broke(Forgotten, sim.KeyText(r.Key), "is %s, %v after the last call and KeepKey", r.Status, 3*k.Every+time.Minute)
 		}
 	}
 }
@@ -146,20 +147,20 @@ func (k *keys[Tx]) open() (open []once.Record) {
 // judgeRest judges what is left when all processes have ended.
 func (k *keys[Tx]) judgeRest() {
 	for _, r := range k.open() {
-		k.Broke(NothingLeft, keyText(r.Key), "is %s, and all processes have ended", r.Status)
+		k.Broke(NothingLeft, sim.KeyText(r.Key), "is %s, and all processes have ended", r.Status)
 	}
 	judgeGoroutines(k.World, k.begun)
 }
 
 // judgeGoroutines judges that no goroutine is left, of those that began in the
 // world.
-func judgeGoroutines(w *World, begun int) {
+func judgeGoroutines(w *sim.World, begun int) {
 	time.Sleep(time.Minute) // goroutines that wait for their deadlines
 	if runtime.NumGoroutine() <= begun {
 		return
 	}
 	// Others outside of the bubble, such as those that run finalizers, come and go.
-	all := stacks()
+	all := sim.Stacks()
 	if left := strings.Count(all, ", synctest bubble ") - ownGoroutines; left > 0 {
 		w.Broke(NothingLeft, "goroutines", "%d more than at the beginning:\n%s", left, all)
 	}
@@ -170,13 +171,13 @@ const ownGoroutines = 3
 
 // memoryShop is the store in memory.
 type memoryShop struct {
-	*Store
+	*sim.Store
 	mu   sync.Mutex
 	rows map[*memstore.Tx][]string
 }
 
-func newMemoryShop(w *World, b *book) *memoryShop {
-	s := &memoryShop{Store: NewStore(w, &memstore.Options{Options: once.Options{Logger: quiet}}), rows: make(map[*memstore.Tx][]string)}
+func newMemoryShop(w *sim.World, b *book) *memoryShop {
+	s := &memoryShop{Store: sim.NewStore(w, &memstore.Options{Options: once.Options{Logger: quiet}}), rows: make(map[*memstore.Tx][]string)}
 	s.Committed = func(tx *memstore.Tx) {
 		s.mu.Lock()
 		rows := s.rows[tx]
@@ -187,7 +188,7 @@ func newMemoryShop(w *World, b *book) *memoryShop {
 	return s
 }
 
-func (s *memoryShop) open(p *Process) once.TxStore[*memstore.Tx] {
+func (s *memoryShop) open(p *sim.Process) once.TxStore[*memstore.Tx] {
 	return &ownLink{s.Link(p), once.Options{Logger: quiet}.Ready()}
 }
 
@@ -205,7 +206,7 @@ func (s *memoryShop) records() []once.Record {
 // ownLink has options of its own, as each process has: duplicates that meet in one
 // process wait for each other.
 type ownLink struct {
-	*StoreLink
+	*sim.StoreLink
 	options *once.Options
 }
 
@@ -214,13 +215,13 @@ func (l *ownLink) Options() *once.Options { return l.options }
 // casShop is a store on an engine of package cas.
 type casShop struct{ *CAS }
 
-func newCASShop(w *World, rules CASRules, b *book) casShop {
+func newCASShop(w *sim.World, rules CASRules, b *book) casShop {
 	s := casShop{NewCAS(w, rules)}
 	s.Committed = b.committed
 	return s
 }
 
-func (s casShop) open(p *Process) once.TxStore[*memcas.Batch] { return s.Link(p) }
+func (s casShop) open(p *sim.Process) once.TxStore[*memcas.Batch] { return s.Link(p) }
 
 func (casShop) write(tx *memcas.Batch, row string) { tx.Effects = append(tx.Effects, row) }
 

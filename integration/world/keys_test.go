@@ -3,6 +3,8 @@ package world
 import (
 	"runtime"
 	"testing"
+
+	"github.com/effectively-once/once/internal/sim"
 )
 
 // TestKeysKeepTheLaws plays small worlds of keys on both kinds of stores.
@@ -15,16 +17,16 @@ func TestKeysKeepTheLaws(t *testing.T) {
 func TestRequestsKeepTheLaws(t *testing.T) { playAll(t, "http", 100) }
 
 // playAll plays the worlds of the first seeds, and tells which laws they broke.
-func playAll(t *testing.T, kind string, seeds Seed) {
+func playAll(t *testing.T, kind string, seeds sim.Seed) {
 	t.Helper()
 	k, err := KindOf(kind)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for seed := Seed(1); seed <= seeds; seed++ {
+	for seed := sim.Seed(1); seed <= seeds; seed++ {
 		r := Play(t, k, k.Settings(seed))
 		for _, b := range r.Broken {
-			t.Errorf("%s, seed %d: %s\n%s", kind, seed, b, Print(r.Story(b)))
+			t.Errorf("%s, seed %d: %s\n%s", kind, seed, b, sim.Print(r.Story(b)))
 			break
 		}
 	}
@@ -39,14 +41,14 @@ func TestASeedOfKeysHasOneHistory(t *testing.T) {
 	}
 }
 
-func sameTwice(t *testing.T, kind string, seeds Seed) {
+func sameTwice(t *testing.T, kind string, seeds sim.Seed) {
 	t.Helper()
 	k, err := KindOf(kind)
 	if err != nil {
 		t.Fatal(err)
 	}
-	differ := Seed(0)
-	for seed := Seed(1); seed <= seeds; seed++ {
+	differ := sim.Seed(0)
+	for seed := sim.Seed(1); seed <= seeds; seed++ {
 		s := k.Settings(seed)
 		s.Loud = true
 		a, b := Play(t, k, s).History, Play(t, k, s).History

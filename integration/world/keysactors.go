@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/sim"
 )
 
 // Kinds of work.
@@ -25,7 +26,7 @@ var (
 )
 
 // operation is how a process does work of a kind.
-func (k *keys[Tx]) operation(p *Process, kind string) *once.Operation[Answer] {
+func (k *keys[Tx]) operation(p *sim.Process, kind string) *once.Operation[Answer] {
 	op := &once.Operation[Answer]{Name: kind, Policy: k.Policy}
 	switch kind {
 	case asks:
@@ -39,10 +40,10 @@ func (k *keys[Tx]) operation(p *Process, kind string) *once.Operation[Answer] {
 	return op
 }
 
-func (k *keys[Tx]) lookup(ctx context.Context, p *Process, key once.Key) (a Answer, found bool, err error) {
-	c := Call{Links: []Link{Downstream}, What: "Lookup", About: keyText(key), Faults: ReadFault}
-	a, err = Cross(ctx, p, c, func(context.Context) (a Answer, err error) {
-		a, found = k.book.find(keyText(key))
+func (k *keys[Tx]) lookup(ctx context.Context, p *sim.Process, key once.Key) (a Answer, found bool, err error) {
+	c := sim.Call{Links: []sim.Link{Downstream}, What: "Lookup", About: sim.KeyText(key), Faults: sim.ReadFault}
+	a, err = sim.Cross(ctx, p, c, func(context.Context) (a Answer, err error) {
+		a, found = k.book.find(sim.KeyText(key))
 		return a, nil
 	})
 	switch {
@@ -57,12 +58,12 @@ func (k *keys[Tx]) lookup(ctx context.Context, p *Process, key once.Key) (a Answ
 // life is a caller in one life of its process.
 type life[Tx any] struct {
 	*keys[Tx]
-	p     *Process
+	p     *sim.Process
 	store once.TxStore[Tx]
 }
 
 // caller calls all keys, again and again, until it has all answers.
-func (k *keys[Tx]) caller(ctx context.Context, p *Process) error {
+func (k *keys[Tx]) caller(ctx context.Context, p *sim.Process) error {
 	program, _, _ := strings.Cut(p.Name, ".")
 	l := &life[Tx]{k, p, k.shop.open(p)}
 	k.book.works(program, true)
@@ -83,12 +84,12 @@ func (k *keys[Tx]) caller(ctx context.Context, p *Process) error {
 
 func (l *life[Tx]) rounds(ctx context.Context, kind, id string) {
 	for n := range l.Rounds {
-		d := l.Seed.Draw("pause before", l.p.Name, kind, id).nth(n)
+		d := l.Seed.Draw("pause before", l.p.Name, kind, id).Nth(n)
 		longest := l.Length / time.Duration(l.Rounds)
 		if l.Now() > l.Length {
 			longest = time.Second
 		}
-		if Sleep(ctx, d.Between(0, longest)) != nil {
+		if sim.Sleep(ctx, d.Between(0, longest)) != nil {
 			return
 		}
 		l.untilAnswered(ctx, kind, id)
@@ -115,16 +116,16 @@ func (l *life[Tx]) untilAnswered(ctx context.Context, kind, id string) {
 		}
 		if err == nil || errors.Is(err, once.ErrRejected) && !errors.Is(err, once.ErrOutcomeUnavailable) {
 			l.book.answered(kind, key, answer, err)
-			l.Tell(Line{Who: l.p.Name, What: "is told", About: key, Note: answer.Text})
+			l.Tell(sim.Line{Who: l.p.Name, What: "is told", About: key, Note: answer.Text})
 			return
 		}
-		l.Tell(Line{Who: l.p.Name, What: "is told", About: key, Note: firstLine(err)})
+		l.Tell(sim.Line{Who: l.p.Name, What: "is told", About: key, Note: sim.FirstLine(err)})
 		after, again := l.book.failed(kind, key, err)
 		pause := d.Between(100*time.Millisecond, 2*time.Second)
 		if d.Chance(.5) {
 			pause = d.Between(time.Millisecond, 50*time.Millisecond)
 		}
-		if !again || Sleep(ctx, after+pause) != nil {
+		if !again || sim.Sleep(ctx, after+pause) != nil {
 			return
 		}
 	}
@@ -145,7 +146,7 @@ func (l *life[Tx]) call(ctx context.Context, kind, id string) (Answer, error) {
 		if _, again := once.MayRetry(err); again {
 			return Answer{}, err
 		}
-		l.book.failed(asks, keyText(step.Key()), err) // it is done, and its answer is gone
+		l.book.failed(asks, sim.KeyText(step.Key()), err) // it is done, and its answer is gone
 	}
 	return once.DoTx(ctx, s, work, func(ctx context.Context, tx Tx) (Answer, error) {
 		return l.row(ctx, tx, work.Key())
@@ -154,12 +155,12 @@ func (l *life[Tx]) call(ctx context.Context, kind, id string) (Answer, error) {
 
 // row is work in the database.
 func (l *life[Tx]) row(ctx context.Context, tx Tx, key once.Key) (Answer, error) {
-	if err := l.business(ctx, keyText(key)); err != nil {
+	if err := l.business(ctx, sim.KeyText(key)); err != nil {
 		return Answer{}, err
 	}
-	a := l.book.tries(keyText(key))
-	insert := Call{Links: storeLinks, What: "Insert", About: keyText(key), Faults: ReadFault}
-	err := Do(ctx, l.p, insert, func(context.Context) error {
+	a := l.book.tries(sim.KeyText(key))
+	insert := sim.Call{Links: sim.StoreLinks, What: "Insert", About: sim.KeyText(key), Faults: sim.ReadFault}
+	err := sim.Do(ctx, l.p, insert, func(context.Context) error {
 		l.shop.write(tx, a.Text)
 		return nil
 	})
@@ -171,17 +172,17 @@ func (l *life[Tx]) row(ctx context.Context, tx Tx, key once.Key) (Answer, error)
 
 // effect is work at a downstream.
 func (l *life[Tx]) effect(ctx context.Context, key once.Key) (Answer, error) {
-	if err := l.business(ctx, keyText(key)); err != nil {
+	if err := l.business(ctx, sim.KeyText(key)); err != nil {
 		return Answer{}, once.NotDone(err)
 	}
 	kind := key.Operation[strings.LastIndexByte(key.Operation, '/')+1:]
-	c := Call{Links: []Link{Downstream}, What: "Effect", About: keyText(key), Faults: WriteFault, Within: l.Settles}
+	c := sim.Call{Links: []sim.Link{Downstream}, What: "Effect", About: sim.KeyText(key), Faults: sim.WriteFault, Within: l.Settles}
 	if kind == honours {
-		c.Faults = AnyFault
+		c.Faults = sim.AnyFault
 	}
-	a, err := Cross(ctx, l.p, c, func(context.Context) (Answer, error) { return l.book.arrives(kind, keyText(key)), nil })
+	a, err := sim.Cross(ctx, l.p, c, func(context.Context) (Answer, error) { return l.book.arrives(kind, sim.KeyText(key)), nil })
 	switch {
-	case errors.Is(err, ErrDown):
+	case errors.Is(err, sim.ErrDown):
 		return Answer{}, once.NotDone(err)
 	case err == nil && a.Refused:
 		return a, once.ErrRejected
@@ -192,7 +193,7 @@ func (l *life[Tx]) effect(ctx context.Context, key once.Key) (Answer, error) {
 // business takes its time, and fails if it is to.
 func (l *life[Tx]) business(ctx context.Context, key string) error {
 	if d, slow := l.Trait("slow "+key, l.Slow); slow {
-		if err := Sleep(ctx, d.Between(time.Second, l.Slowest)); err != nil {
+		if err := sim.Sleep(ctx, d.Between(time.Second, l.Slowest)); err != nil {
 			return err
 		}
 	}
@@ -204,13 +205,13 @@ func (l *life[Tx]) business(ctx context.Context, key string) error {
 
 // person decides about parked keys: what happened is done, and what did not, and
 // no longer can, is free again.
-func (k *keys[Tx]) person(ctx context.Context, p *Process) error {
+func (k *keys[Tx]) person(ctx context.Context, p *sim.Process) error {
 	s := k.shop.open(p)
 	lister, _ := once.As[once.Lister](s)
 	since := make(map[string]time.Time)
 	for {
 		d := k.DrawNth(p.Name, "looks", "")
-		if Sleep(ctx, d.Between(time.Second, 15*time.Second)) != nil {
+		if sim.Sleep(ctx, d.Between(time.Second, 15*time.Second)) != nil {
 			return nil
 		}
 		page, err := lister.List(ctx, once.RecordQuery{Status: []once.Status{once.Parked}})
@@ -218,7 +219,7 @@ func (k *keys[Tx]) person(ctx context.Context, p *Process) error {
 			continue
 		}
 		for _, r := range page.Records {
-			seen := fmt.Sprint(keyText(r.Key), r.Attempt)
+			seen := fmt.Sprint(sim.KeyText(r.Key), r.Attempt)
 			if since[seen].IsZero() {
 				since[seen] = time.Now()
 			}
@@ -229,8 +230,8 @@ func (k *keys[Tx]) person(ctx context.Context, p *Process) error {
 	}
 }
 
-func (k *keys[Tx]) decide(ctx context.Context, p *Process, s once.Store, r once.Record) {
-	key, kind := keyText(r.Key), r.Key.Operation[strings.LastIndexByte(r.Key.Operation, '/')+1:]
+func (k *keys[Tx]) decide(ctx context.Context, p *sim.Process, s once.Store, r once.Record) {
+	key, kind := sim.KeyText(r.Key), r.Key.Operation[strings.LastIndexByte(r.Key.Operation, '/')+1:]
 	a, happened := k.book.find(key)
 	var err error
 	if happened {
@@ -245,6 +246,6 @@ func (k *keys[Tx]) decide(ctx context.Context, p *Process, s once.Store, r once.
 	} else {
 		err = once.MarkNotDone(ctx, s, r, p.Name+" did not find it")
 	}
-	k.Tell(Line{Who: p.Name, What: "decides", About: key, Note: fmt.Sprintf("happened: %t, and is told: %s", happened, result(err))})
+	k.Tell(sim.Line{Who: p.Name, What: "decides", About: key, Note: fmt.Sprintf("happened: %t, and is told: %s", happened, sim.Outcome(err))})
 	k.book.decides(r, p.Name, err)
 }

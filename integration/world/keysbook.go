@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/sim"
 )
 
 // Answer is what work returns.
@@ -29,7 +30,7 @@ type deed struct {
 
 // book is what the world knows of its keys. It judges what it is told.
 type book struct {
-	*World
+	*sim.World
 	KeysPlan
 
 	// margin is for how long the downstream honours keys beyond ValidFor: until work
@@ -48,7 +49,7 @@ type tried struct {
 	answer Answer
 }
 
-func newBook(w *World, plan KeysPlan) *book {
+func newBook(w *sim.World, plan KeysPlan) *book {
 	b := &book{World: w, KeysPlan: plan, margin: plan.Settles, deeds: make(map[string]*deed),
 		runs: make(map[string]tried), busy: make(map[string]bool)}
 	if plan.Slow > 0 || w.Stalls > 0 || plan.Policy.Lease < 30*time.Second {
@@ -222,7 +223,7 @@ func (b *book) failed(kind, key string, err error) (after time.Duration, again b
 func (b *book) decides(r once.Record, who string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	key := keyText(r.Key)
+	key := sim.KeyText(r.Key)
 	d := b.of(key)
 	d.touched = true
 	switch {

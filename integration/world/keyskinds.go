@@ -4,27 +4,28 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/sim"
 )
 
-func keysSettings(seed Seed) Settings {
+func keysSettings(seed sim.Seed) sim.Settings {
 	d := seed.Draw("settings of keys")
-	s := Settings{Seed: seed, Length: 2 * time.Minute, Stall: []time.Duration{5 * time.Second, 20 * time.Second}[d.Number(2)]}
+	s := sim.Settings{Seed: seed, Length: 2 * time.Minute, Stall: []time.Duration{5 * time.Second, 20 * time.Second}[d.Number(2)]}
 	p := []float64{.01, .03, .1}[d.Number(3)]
-	s.Chances = Chances{Before: d.some(p), After: d.some(p), Hang: d.some(p / 3), Late: d.some(p), Twice: d.some(p)}
+	s.Chances = sim.Chances{Before: d.Some(p), After: d.Some(p), Hang: d.Some(p / 3), Late: d.Some(p), Twice: d.Some(p)}
 	s.Deaths, s.Stalls = d.Number(3), d.Number(2)
-	for _, link := range []Link{StoreName, Downstream} {
+	for _, link := range []sim.Link{sim.StoreName, Downstream} {
 		if d.Chance(.3) {
 			longest := []time.Duration{5 * time.Second, 20 * time.Second, 3 * time.Minute}[d.Number(3)]
-			s.Outages = append(s.Outages, Outage{link, 1 + d.Number(3), longest})
+			s.Outages = append(s.Outages, sim.Outage{Link: link, Times: 1 + d.Number(3), Longest: longest})
 		}
 	}
 	return s
 }
 
-func keysPlan(seed Seed) KeysPlan {
+func keysPlan(seed sim.Seed) KeysPlan {
 	d := seed.Draw("plan of keys")
 	p := KeysPlan{Keys: 2, Processes: 2 + d.Number(2), Rounds: 1 + d.Number(3), Persons: 1 + d.Number(2), Every: 10 * time.Second,
-		Refused: d.some(.5), Failing: d.some(.3), Slow: d.some(.3), Slowest: []time.Duration{5 * time.Second, 40 * time.Second}[d.Number(2)],
+		Refused: d.Some(.5), Failing: d.Some(.3), Slow: d.Some(.3), Slowest: []time.Duration{5 * time.Second, 40 * time.Second}[d.Number(2)],
 		Drain: 20 * time.Minute}
 	p.Settles = []time.Duration{700 * time.Millisecond, 2 * time.Second, 8 * time.Second}[d.Number(3)]
 	p.Policy = once.Policy{Lease: []time.Duration{2 * time.Second, 6 * time.Second, 30 * time.Second}[d.Number(3)],
@@ -43,28 +44,29 @@ func keysPlan(seed Seed) KeysPlan {
 	return p
 }
 
-func casPlan(seed Seed) KeysPlan {
+func casPlan(seed sim.Seed) KeysPlan {
 	d, p := seed.Draw("plan of an engine"), keysPlan(seed)
-	p.CAS = &CASRules{Ahead: d.Between(-time.Hour, time.Hour), Gateway: d.some(.03), Silent: d.Chance(.3), MaxValue: 500,
+	p.CAS = &CASRules{Ahead: d.Between(-time.Hour, time.Hour), Gateway: d.Some(.03), Silent: d.Chance(.3), MaxValue: 500,
 		Rests: 20 * time.Second, ClaimFirst: d.Chance(.3)}
 	p.CAS.Astray = p.CAS.Ahead + time.Duration(1-2*d.Number(2))*time.Hour
-	p.Large, p.Fleeting = d.some(.2), d.some(.5)
+	p.Large, p.Fleeting = d.Some(.2), d.Some(.5)
 	if p.CAS.ClaimFirst { // such claims are not extended
 		p.Slowest = p.Policy.Lease / 2
 	}
 	return p
 }
 
-func httpSettings(seed Seed) Settings {
+func httpSettings(seed sim.Seed) sim.Settings {
 	s := keysSettings(seed)
 	d := seed.Draw("settings of requests")
 	if d.Chance(.3) {
-		s.Outages = append(s.Outages, Outage{Network, 1 + d.Number(3), []time.Duration{5 * time.Second, time.Minute}[d.Number(2)]})
+		s.Outages = append(s.Outages, sim.Outage{Link: Network, Times: 1 + d.Number(3),
+			Longest: []time.Duration{5 * time.Second, time.Minute}[d.Number(2)]})
 	}
 	return s
 }
 
-func httpPlan(seed Seed) HTTPPlan {
+func httpPlan(seed sim.Seed) HTTPPlan {
 	d, p := seed.Draw("plan of requests"), keysPlan(seed)
 	if d.Chance(.3) {
 		p = casPlan(seed)

@@ -3,6 +3,8 @@ package world
 import (
 	"fmt"
 	"time"
+
+	"github.com/effectively-once/once/internal/sim"
 )
 
 // Kind is a kind of world.
@@ -11,23 +13,23 @@ type Kind struct {
 	About string
 
 	// Settings draws what a world of this kind may do.
-	Settings func(Seed) Settings
+	Settings func(sim.Seed) sim.Settings
 
 	// Run runs it: it starts processes, lets time pass, calms the world, ends it, and
 	// judges what is left.
-	Run func(*World) *Result
+	Run func(*sim.World) *sim.Result
 }
 
 // Kinds returns all kinds.
 func Kinds() []Kind {
 	return []Kind{
-		{"small", "a few minutes, two keys, and all faults at once", smallSettings, func(w *World) *Result { return smallMail(w.Seed).Run(w) }},
+		{"small", "a few minutes, two keys, and all faults at once", smallSettings, func(w *sim.World) *sim.Result { return smallMail(w.Seed).Run(w) }},
 		{"people", "a small world with people who park, release, replay and discard while all is at work", smallSettings,
-			func(w *World) *Result { return peopleMail(w.Seed).Run(w) }},
-		{"hour", "a busy hour", hourSettings, func(w *World) *Result { return hourMail(w.Seed).Run(w) }},
-		{"keys", "a few minutes of calls, each key in several processes", keysSettings, func(w *World) *Result { return keysPlan(w.Seed).Run(w) }},
-		{"cas", "the same on an engine that compares and swaps", keysSettings, func(w *World) *Result { return casPlan(w.Seed).Run(w) }},
-		{"http", "a few minutes of requests, each from several clients", httpSettings, func(w *World) *Result { return httpPlan(w.Seed).Run(w) }},
+			func(w *sim.World) *sim.Result { return peopleMail(w.Seed).Run(w) }},
+		{"hour", "a busy hour", hourSettings, func(w *sim.World) *sim.Result { return hourMail(w.Seed).Run(w) }},
+		{"keys", "a few minutes of calls, each key in several processes", keysSettings, func(w *sim.World) *sim.Result { return keysPlan(w.Seed).Run(w) }},
+		{"cas", "the same on an engine that compares and swaps", keysSettings, func(w *sim.World) *sim.Result { return casPlan(w.Seed).Run(w) }},
+		{"http", "a few minutes of requests, each from several clients", httpSettings, func(w *sim.World) *sim.Result { return httpPlan(w.Seed).Run(w) }},
 	}
 }
 
@@ -41,36 +43,27 @@ func KindOf(name string) (Kind, error) {
 	return Kind{}, fmt.Errorf("no kind of world is called %q", name)
 }
 
-// some returns p or, in half of the cases, 0, so that many worlds are free of a
-// fault that would hide another.
-func (d *Draw) some(p float64) float64 {
-	if d.Chance(.5) {
-		return p
-	}
-	return 0
-}
-
-func smallSettings(seed Seed) Settings {
+func smallSettings(seed sim.Seed) sim.Settings {
 	d := seed.Draw("settings")
-	s := Settings{Seed: seed, Length: 2 * time.Minute, Stall: 15 * time.Second}
+	s := sim.Settings{Seed: seed, Length: 2 * time.Minute, Stall: 15 * time.Second}
 	p := []float64{.01, .03, .1}[d.Number(3)]
-	s.Chances = Chances{Before: d.some(p), After: d.some(p), Hang: d.some(p / 3), Late: d.some(p / 3), Twice: d.some(p)}
+	s.Chances = sim.Chances{Before: d.Some(p), After: d.Some(p), Hang: d.Some(p / 3), Late: d.Some(p / 3), Twice: d.Some(p)}
 	s.Deaths, s.Stalls = d.Number(3), d.Number(2)
-	for _, link := range []Link{StoreName, BrokerName, Downstream, TopicLink("a")} {
+	for _, link := range []sim.Link{sim.StoreName, sim.BrokerName, Downstream, sim.TopicLink("a")} {
 		if d.Chance(.3) {
 			longest := []time.Duration{5 * time.Second, 20 * time.Second, 3 * time.Minute}[d.Number(3)]
-			s.Outages = append(s.Outages, Outage{link, 1 + d.Number(3), longest})
+			s.Outages = append(s.Outages, sim.Outage{Link: link, Times: 1 + d.Number(3), Longest: longest})
 		}
 	}
 	return s
 }
 
-func smallMail(seed Seed) MailPlan {
+func smallMail(seed sim.Seed) MailPlan {
 	d := seed.Draw("plan")
 	p := MailPlan{Topics: []string{"a", "b"}[:1+d.Number(2)], Keys: 2, PerKey: 6, Relays: 1 + d.Number(2), Processes: 1 + d.Number(2),
 		Unordered: d.Chance(.2), Bursts: d.Chance(.5), Calls: d.Number(3), Attempts: []int{5, 10}[d.Number(2)],
-		Flaky: d.some(.2), Slow: d.some(.2), Slowest: []time.Duration{5 * time.Second, 40 * time.Second}[d.Number(2)],
-		Copied: d.some(.2), Copies: 2 + d.Number(3), Outage: 15 * time.Minute, Drain: 40 * time.Minute}
+		Flaky: d.Some(.2), Slow: d.Some(.2), Slowest: []time.Duration{5 * time.Second, 40 * time.Second}[d.Number(2)],
+		Copied: d.Some(.2), Copies: 2 + d.Number(3), Outage: 15 * time.Minute, Drain: 40 * time.Minute}
 	if d.Chance(.1) {
 		p.Poison = .1
 	}
@@ -79,22 +72,26 @@ func smallMail(seed Seed) MailPlan {
 	return p
 }
 
-func hourSettings(seed Seed) Settings {
-	s := Settings{Seed: seed, Length: time.Hour, Deaths: 2, Stalls: 1, Stall: 30 * time.Second}
-	s.Chances = Chances{Before: .01, After: .01, Hang: .003, Late: .003, Twice: .01}
-	s.Outages = []Outage{{StoreName, 1, time.Minute}, {BrokerName, 2, 5 * time.Minute}, {Downstream, 1, 10 * time.Minute},
-		{TopicLink("a"), 2, time.Minute}}
+func hourSettings(seed sim.Seed) sim.Settings {
+	s := sim.Settings{Seed: seed, Length: time.Hour, Deaths: 2, Stalls: 1, Stall: 30 * time.Second}
+	s.Chances = sim.Chances{Before: .01, After: .01, Hang: .003, Late: .003, Twice: .01}
+	s.Outages = []sim.Outage{
+		{Link: sim.StoreName, Times: 1, Longest: time.Minute},
+		{Link: sim.BrokerName, Times: 2, Longest: 5 * time.Minute},
+		{Link: Downstream, Times: 1, Longest: 10 * time.Minute},
+		{Link: sim.TopicLink("a"), Times: 2, Longest: time.Minute},
+	}
 	return s
 }
 
-func hourMail(seed Seed) MailPlan {
+func hourMail(seed sim.Seed) MailPlan {
 	d := seed.Draw("plan")
 	return MailPlan{Topics: []string{"a", "b"}, Keys: 6, PerKey: 40, Relays: 2, Processes: 2, Bursts: d.Chance(.5), Calls: 10, Attempts: 10,
 		Flaky: .05, Poison: .005, Slow: .02, Slowest: 20 * time.Second, Copied: .02, Copies: 3, Outage: 15 * time.Minute, Drain: 40 * time.Minute}
 }
 
 // peopleMail is a small world in which people find something to decide.
-func peopleMail(seed Seed) MailPlan {
+func peopleMail(seed sim.Seed) MailPlan {
 	p := smallMail(seed)
 	d := seed.Draw("people")
 	p.Operators, p.Poison, p.Flaky, p.Bursts, p.PerKey = 1+d.Number(2), .15, .3, true, 10

@@ -1,35 +1,34 @@
 package world
 
-// Law is a rule that must always hold. docs/laws.md says which promise each one
-// stands for.
-type Law string
+import "github.com/effectively-once/once/internal/sim"
 
+// The laws. docs/laws.md says which promise each one stands for.
 const (
-	EffectOnce  Law = "effect-once"
-	Vanished    Law = "vanished"
-	Appeared    Law = "appeared"
-	PublishedIn Law = "publish-order"
-	HandledIn   Law = "handle-order"
-	Blame       Law = "blame"
-	Drained     Law = "drained"
-	NothingLeft Law = "nothing-left"
-	Held        Law = "held"
-	RunEnded    Law = "run-ended"
+	EffectOnce  sim.Law = "effect-once"
+	Vanished    sim.Law = "vanished"
+	Appeared    sim.Law = "appeared"
+	PublishedIn sim.Law = "publish-order"
+	HandledIn   sim.Law = "handle-order"
+	Blame       sim.Law = "blame"
+	Drained     sim.Law = "drained"
+	NothingLeft sim.Law = "nothing-left"
+	Held        sim.Law = "held"
+	RunEnded            = sim.RunEnded
 
-	OneAnswer  Law = "one-answer"
-	MayRetry   Law = "may-retry"
-	Decision   Law = "one-decision"
-	Forgotten  Law = "forgotten"
-	RetryAfter Law = "retry-after"
+	OneAnswer  sim.Law = "one-answer"
+	MayRetry   sim.Law = "may-retry"
+	Decision   sim.Law = "one-decision"
+	Forgotten  sim.Law = "forgotten"
+	RetryAfter sim.Law = "retry-after"
 )
 
 // Laws returns all laws.
-func Laws() []Law {
-	return []Law{EffectOnce, OneAnswer, MayRetry, RetryAfter, Decision, Forgotten, Vanished, Appeared, PublishedIn, HandledIn, Held, Blame, Drained,
+func Laws() []sim.Law {
+	return []sim.Law{EffectOnce, OneAnswer, MayRetry, RetryAfter, Decision, Forgotten, Vanished, Appeared, PublishedIn, HandledIn, Held, Blame, Drained,
 		NothingLeft, RunEnded}
 }
 
-var says = map[Law]string{
+var says = map[sim.Law]string{
 	EffectOnce:  "an effect happens once: a row of a consumer, or an effect at a system that can be asked",
 	OneAnswer:   "every caller of a key gets the same answer",
 	MayRetry:    "every caller gets an answer, or an error of which MayRetry says rightly whether a repeat can help",
@@ -47,5 +46,5 @@ var says = map[Law]string{
 	RunEnded:    "no fault of a network, a server or a process makes Run return an error",
 }
 
-// Says returns the law in words.
-func (l Law) Says() string { return says[l] }
+// Says returns a law in words.
+func Says(l sim.Law) string { return says[l] }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/effectively-once/once/internal/sim"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -39,7 +40,7 @@ type handling struct {
 
 // ledger is what the world knows of its messages. It judges what it is told.
 type ledger struct {
-	world     *World
+	world     *sim.World
 	consumers []string
 
 	mu      sync.Mutex
@@ -59,7 +60,7 @@ type fact struct {
 	id       string
 }
 
-func newLedger(w *World) *ledger {
+func newLedger(w *sim.World) *ledger {
 	return &ledger{world: w, letters: make(map[string]*letter), pending: make(map[*memstore.Tx][]fact), effects: make(map[string]int),
 		through: make(map[route][]time.Time)}
 }
@@ -191,7 +192,7 @@ func (l *ledger) triesAgain(id, consumer string) {
 
 // sendingTime is how long after a park a message may be published that a relay was
 // sending at that moment: the time of a call of the publisher, and of a late one.
-const sendingTime = 10*time.Second + latest
+const sendingTime = 10*time.Second + sim.Latest
 
 // refusedOnce records an attempt to publish that failed.
 func (l *ledger) refusedOnce(id string) {

@@ -11,6 +11,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/sim"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/reconcile"
 	"github.com/effectively-once/once/store"
@@ -18,7 +19,7 @@ import (
 )
 
 // Downstream is the link to a system outside the database.
-const Downstream Link = "downstream"
+const Downstream sim.Link = "downstream"
 
 // MailPlan is a world of messages: producers put them in transactions, relays
 // publish them, and consumers handle them.
@@ -51,20 +52,20 @@ type MailPlan struct {
 
 // mail is a run of a MailPlan.
 type mail struct {
-	*World
+	*sim.World
 	MailPlan
-	store  *Store
-	broker *Broker
+	store  *sim.Store
+	broker *sim.Broker
 	ledger *ledger
 	logger *slog.Logger
 }
 
 // Run runs the plan in a world.
-func (p MailPlan) Run(w *World) *Result {
+func (p MailPlan) Run(w *sim.World) *sim.Result {
 	m := &mail{World: w, MailPlan: p, ledger: newLedger(w), logger: slog.New(slog.DiscardHandler)}
-	m.store = NewStore(w, &memstore.Options{Options: once.Options{Logger: m.logger}})
+	m.store = sim.NewStore(w, &memstore.Options{Options: once.Options{Logger: m.logger}})
 	m.store.Committed = m.ledger.committed
-	m.broker = NewBroker(w, nil)
+	m.broker = sim.NewBroker(w, nil)
 	m.broker.Copies = m.copies
 	m.broker.Refuses = m.refuses
 	m.broker.Failed = m.ledger.refusedOnce
@@ -83,12 +84,12 @@ func (p MailPlan) Run(w *World) *Result {
 	time.Sleep(w.BusyTime())
 	w.Calm()
 	m.drain()
-	w.End()
+	r := w.End()
 	m.judgeRest()
-	return &w.result
+	return r
 }
 
-func (m *mail) relay(ctx context.Context, p *Process) error {
+func (m *mail) relay(ctx context.Context, p *sim.Process) error {
 	r := m.Relay
 	r.Store, r.Publisher, r.Logger = m.store.Link(p), m.broker.Publisher(p), m.logger
 	r.Retry.Attempts = m.Attempts
@@ -104,7 +105,7 @@ func (m *mail) copies(b *broker.Message) int {
 }
 
 // refuses has the broker refuse a flaky message a few times.
-func (m *mail) refuses(_ *Process, b *broker.Message) error {
+func (m *mail) refuses(_ *sim.Process, b *broker.Message) error {
 	if d, flaky := m.Trait("refusals of "+b.ID, m.Flaky); flaky && m.Number("broker", "refuses", b.ID) <= 1+d.Number(m.Attempts-1) {
 		return errRefused
 	}
@@ -157,13 +158,13 @@ func (m *mail) startConsumers() {
 		for _, name := range m.ledger.consumers {
 			m.source(topic, name) // before the first message is published
 			for i := range m.Processes {
-				m.Start(fmt.Sprintf("%s-%s%d", name, topic, i+1), func(ctx context.Context, p *Process) error {
+				m.Start(fmt.Sprintf("%s-%s%d", name, topic, i+1), func(ctx context.Context, p *sim.Process) error {
 					return m.consumer(p, name, topic).Run(ctx)
 				})
 			}
 		}
 	}
-	m.Start("reconciler", func(ctx context.Context, p *Process) error {
+	m.Start("reconciler", func(ctx context.Context, p *sim.Process) error {
 		r := &reconcile.Reconciler{Store: m.store.Link(p), Logger: m.logger}
 		for _, topic := range m.Topics {
 			r.Operations = append(r.Operations, reconcile.Of(m.operation(p, mailerName+"-"+topic)))
@@ -184,7 +185,7 @@ func (m *mail) source(topic, consumer string) broker.Source {
 	return m.broker.Log(topic, consumer, partitions)
 }
 
-func (m *mail) consumer(p *Process, name, topic string) *inbox.Consumer {
+func (m *mail) consumer(p *sim.Process, name, topic string) *inbox.Consumer {
 	c := &inbox.Consumer{Name: name + "-" + topic, Source: m.broker.Source(p, m.source(topic, name)),
 		Retry: inbox.Retry{Attempts: m.Attempts, Outage: m.Outage}}
 	h := &handler{mail: m, p: p, consumer: name}

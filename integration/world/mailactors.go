@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/sim"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store/memstore"
 )
@@ -17,7 +18,7 @@ var errBusiness = errors.New("world: the business fails")
 // handler handles the messages of a consumer in a process.
 type handler struct {
 	*mail
-	p        *Process
+	p        *sim.Process
 	consumer string
 }
 
@@ -27,8 +28,8 @@ func (h *handler) inTx(ctx context.Context, tx *memstore.Tx, m *broker.Message) 
 		if err := h.business(ctx, m); err != nil {
 			return err
 		}
-		insert := Call{Links: storeLinks, What: "Insert", About: h.consumer + "/" + m.ID, Faults: ReadFault}
-		return Do(ctx, h.p, insert, func(context.Context) error {
+		insert := sim.Call{Links: sim.StoreLinks, What: "Insert", About: h.consumer + "/" + m.ID, Faults: sim.ReadFault}
+		return sim.Do(ctx, h.p, insert, func(context.Context) error {
 			h.ledger.within(tx, fact{h.consumer, m.ID})
 			return nil
 		})
@@ -66,7 +67,7 @@ func (h *handler) attempt(m *broker.Message, handle func() error) error {
 // business takes its time, and fails if it is to.
 func (h *handler) business(ctx context.Context, m *broker.Message) error {
 	if d := h.slowness(h.consumer, m.ID); d > 0 {
-		if err := Sleep(ctx, d); err != nil {
+		if err := sim.Sleep(ctx, d); err != nil {
 			return err
 		}
 	}
@@ -77,24 +78,24 @@ func (h *handler) business(ctx context.Context, m *broker.Message) error {
 }
 
 // call makes an effect at the downstream.
-func (m *mail) call(ctx context.Context, p *Process, k once.Key, consumer, id string) (string, error) {
-	c := Call{Links: []Link{Downstream}, What: "Effect", About: keyText(k), Faults: WriteFault}
-	err := Do(ctx, p, c, func(context.Context) error {
-		m.ledger.effect(keyText(k), consumer, id)
+func (m *mail) call(ctx context.Context, p *sim.Process, k once.Key, consumer, id string) (string, error) {
+	c := sim.Call{Links: []sim.Link{Downstream}, What: "Effect", About: sim.KeyText(k), Faults: sim.WriteFault}
+	err := sim.Do(ctx, p, c, func(context.Context) error {
+		m.ledger.effect(sim.KeyText(k), consumer, id)
 		return nil
 	})
-	if errors.Is(err, ErrDown) {
+	if errors.Is(err, sim.ErrDown) {
 		err = once.NotDone(err)
 	}
 	return "ok", err
 }
 
 // operation can ask the downstream.
-func (m *mail) operation(p *Process, name string) *once.Operation[string] {
+func (m *mail) operation(p *sim.Process, name string) *once.Operation[string] {
 	return &once.Operation[string]{Name: name, SettleTime: time.Minute,
 		Lookup: func(ctx context.Context, k once.Key) (string, bool, error) {
-			c := Call{Links: []Link{Downstream}, What: "Lookup", About: keyText(k), Faults: ReadFault}
-			found, err := Cross(ctx, p, c, func(context.Context) (bool, error) { return m.ledger.hasEffect(keyText(k)), nil })
+			c := sim.Call{Links: []sim.Link{Downstream}, What: "Lookup", About: sim.KeyText(k), Faults: sim.ReadFault}
+			found, err := sim.Cross(ctx, p, c, func(context.Context) (bool, error) { return m.ledger.hasEffect(sim.KeyText(k)), nil })
 			return "ok", found && err == nil, err
 		}}
 }
@@ -132,18 +133,18 @@ type producer struct {
 	letters    []*letter
 }
 
-func (o *producer) run(ctx context.Context, p *Process) error {
+func (o *producer) run(ctx context.Context, p *sim.Process) error {
 	for n, at := range o.letters {
 		if o.ledger.isPut(at.id) {
 			continue
 		}
 		d := o.Seed.Draw("pause before", at.id)
-		if Sleep(ctx, d.Between(0, o.pause(n))) != nil {
+		if sim.Sleep(ctx, d.Between(0, o.pause(n))) != nil {
 			return nil
 		}
 		for o.put(ctx, p, at) != nil {
 			again := o.DrawNth(p.Name, "waits to put again", at.id)
-			if Sleep(ctx, again.Between(time.Second, 5*time.Second)) != nil {
+			if sim.Sleep(ctx, again.Between(time.Second, 5*time.Second)) != nil {
 				return nil
 			}
 		}
@@ -167,7 +168,7 @@ func (o *producer) pause(n int) time.Duration {
 }
 
 // put puts a message in the transaction of its order.
-func (o *producer) put(ctx context.Context, p *Process, at *letter) error {
+func (o *producer) put(ctx context.Context, p *sim.Process, at *letter) error {
 	s := o.store.Link(p)
 	op := &once.Operation[string]{Name: "order"}
 	_, err := once.DoTx(ctx, s, op.For(at.id), func(ctx context.Context, tx *memstore.Tx) (string, error) {
@@ -179,12 +180,12 @@ func (o *producer) put(ctx context.Context, p *Process, at *letter) error {
 }
 
 // caller calls the downstream now and then.
-func (m *mail) caller(ctx context.Context, p *Process) error {
+func (m *mail) caller(ctx context.Context, p *sim.Process) error {
 	op := m.operation(p, callName)
 	for n := range m.Calls {
 		id := fmt.Sprintf("%s-%d", p.Name, n+1)
 		d := m.Seed.Draw("pause before", id)
-		if Sleep(ctx, d.Between(0, m.Length/time.Duration(m.Calls+1))) != nil {
+		if sim.Sleep(ctx, d.Between(0, m.Length/time.Duration(m.Calls+1))) != nil {
 			return nil
 		}
 		_, _ = once.Do(ctx, m.store.Link(p), op.For(id), func(ctx context.Context, k once.Key) (string, error) {

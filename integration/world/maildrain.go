@@ -3,13 +3,13 @@ package world
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"strings"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/sim"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 )
@@ -27,7 +27,7 @@ func (m *mail) drain() {
 		left := m.ledger.waiting()
 		open := m.openKeys()
 		if len(left) == 0 && len(open) == 0 && m.unsettled() == 0 && m.LateCalls() == 0 && time.Since(began) > leasesLapse {
-			m.Tell(Line{What: "DRAINED", Note: fmt.Sprint("after ", time.Since(began).Round(time.Second))})
+			m.Tell(sim.Line{What: "DRAINED", Note: fmt.Sprint("after ", time.Since(began).Round(time.Second))})
 			return
 		}
 		if time.Since(began) > bound {
@@ -118,7 +118,7 @@ func (m *mail) openKeys() (all []string) {
 		if strings.Contains(r.Key.Operation, "@@") {
 			continue // a note of a consumer, which is no work
 		}
-		all = append(all, fmt.Sprintf("%s is %s (%s)", keyText(r.Key), r.Status, r.Reason))
+		all = append(all, fmt.Sprintf("%s is %s (%s)", sim.KeyText(r.Key), r.Status, r.Reason))
 	}
 	return all
 }
@@ -215,14 +215,9 @@ func (m *mail) judgeRest() {
 		m.Broke(NothingLeft, k, "and all processes have ended")
 	}
 	time.Sleep(time.Minute) // goroutines that wait for their deadlines
-	if others := bubbleMates(stacks()); len(others) > 0 {
+	if others := bubbleMates(sim.Stacks()); len(others) > 0 {
 		m.Broke(NothingLeft, "goroutines", "%d are left:\n%s", len(others), strings.Join(others, "\n\n"))
 	}
-}
-
-func stacks() string {
-	buf := make([]byte, 1<<20)
-	return string(buf[:runtime.Stack(buf, true)])
 }
 
 // bubbleMates returns the other goroutines of the bubble of the first one.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/sim"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 )
@@ -14,7 +15,7 @@ import (
 // and consumers work on them.
 type operator struct {
 	*mail
-	p *Process
+	p *sim.Process
 	n int // decides how this one works
 }
 
@@ -22,7 +23,7 @@ type operator struct {
 func (m *mail) startOperators() {
 	for n := range m.Operators {
 		name := fmt.Sprint("operator", n+1)
-		m.Start(name, func(ctx context.Context, p *Process) error { return (&operator{m, p, n}).work(ctx) })
+		m.Start(name, func(ctx context.Context, p *sim.Process) error { return (&operator{m, p, n}).work(ctx) })
 	}
 }
 
@@ -30,7 +31,7 @@ func (m *mail) startOperators() {
 func (o *operator) work(ctx context.Context) error {
 	for {
 		d := o.DrawNth(o.p.Name, "looks", "")
-		if Sleep(ctx, d.Between(5*time.Millisecond, 2*time.Second)) != nil {
+		if sim.Sleep(ctx, d.Between(5*time.Millisecond, 2*time.Second)) != nil {
 			return nil
 		}
 		if o.IsCalm() {
@@ -54,7 +55,7 @@ func (o *operator) decision() outbox.Decision {
 
 // park parks a message that waits in the outbox. It is held until a person
 // releases it.
-func (o *operator) park(ctx context.Context, d Draw) {
+func (o *operator) park(ctx context.Context, d sim.Draw) {
 	s := o.store.Link(o.p)
 	state := []store.OutgoingState{store.Pending, store.Held}[d.Number(2)]
 	ms, err := s.Outgoing(ctx, store.OutgoingQuery{State: state, Limit: 10})
@@ -66,14 +67,14 @@ func (o *operator) park(ctx context.Context, d Draw) {
 		return
 	}
 	tally, err := outbox.Admin{Store: s}.Park(ctx, store.OutgoingQuery{State: state, IDs: []string{id}}, o.decision())
-	o.Tell(Line{Who: o.p.Name, What: "PARKS", About: id, Note: told(tally.Changed, err)})
+	o.Tell(sim.Line{Who: o.p.Name, What: "PARKS", About: id, Note: told(tally.Changed, err)})
 	if err == nil && tally.Changed > 0 {
 		o.ledger.parkedBy(id, true)
 	}
 }
 
 // release has one of the messages published that are stuck.
-func (o *operator) release(ctx context.Context, d Draw) {
+func (o *operator) release(ctx context.Context, d sim.Draw) {
 	s := o.store.Link(o.p)
 	ms, err := s.Outgoing(ctx, store.OutgoingQuery{State: store.Stuck, Limit: 10})
 	if err != nil || len(ms) == 0 {
@@ -82,12 +83,12 @@ func (o *operator) release(ctx context.Context, d Draw) {
 	id := ms[d.Number(len(ms))].Message.ID
 	o.ledger.parkedBy(id, false)
 	tally, err := outbox.Admin{Store: s}.Replay(ctx, store.OutgoingQuery{IDs: []string{id}}, o.decision())
-	o.Tell(Line{Who: o.p.Name, What: "RELEASES", About: id, Note: told(tally.Changed, err)})
+	o.Tell(sim.Line{Who: o.p.Name, What: "RELEASES", About: id, Note: told(tally.Changed, err)})
 }
 
 // decideAboutParked has a message that a consumer parked tried again, or gives it
 // up if it is poison.
-func (o *operator) decideAboutParked(ctx context.Context, d Draw) {
+func (o *operator) decideAboutParked(ctx context.Context, d sim.Draw) {
 	s := o.store.Link(o.p)
 	ms, err := s.Shelved(ctx, store.ShelfQuery{States: []store.ShelfState{store.Parked}, Limit: 10})
 	if err != nil || len(ms) == 0 {
@@ -103,17 +104,17 @@ func (o *operator) decideAboutParked(ctx context.Context, d Draw) {
 	if o.failsAt(consumerOf(at), at.Message.ID) == forEver {
 		o.ledger.discard(at.Message.ID, consumerOf(at))
 		tally, err := inbox.Admin{Store: s}.Discard(ctx, q, by)
-		o.Tell(Line{Who: o.p.Name, What: "DISCARDS", About: at.Consumer + "/" + at.Message.ID, Note: told(tally.Changed, err)})
+		o.Tell(sim.Line{Who: o.p.Name, What: "DISCARDS", About: at.Consumer + "/" + at.Message.ID, Note: told(tally.Changed, err)})
 		return
 	}
 	o.ledger.triesAgain(at.Message.ID, consumerOf(at))
 	tally, err := inbox.Admin{Store: s}.Replay(ctx, q, by)
-	o.Tell(Line{Who: o.p.Name, What: "REPLAYS", About: at.Consumer + "/" + at.Message.ID, Note: told(tally.Changed, err)})
+	o.Tell(sim.Line{Who: o.p.Name, What: "REPLAYS", About: at.Consumer + "/" + at.Message.ID, Note: told(tally.Changed, err)})
 }
 
 func told(changed int, err error) string {
 	if err != nil {
-		return "fails: " + firstLine(err)
+		return "fails: " + sim.FirstLine(err)
 	}
 	return fmt.Sprintf("%d changed", changed)
 }

@@ -7,13 +7,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/effectively-once/once/internal/sim"
 )
 
 // Shrunk is a small world that breaks a law.
 type Shrunk struct {
-	Settings Settings
-	Result   *Result
-	Break    Break
+	Settings sim.Settings
+	Result   *sim.Result
+	Break    sim.Break
 	Runs     int
 }
 
@@ -21,7 +23,7 @@ type Shrunk struct {
 type shrinker struct {
 	t     *testing.T
 	kind  Kind
-	law   Law
+	law   sim.Law
 	about string // of the first break
 	until time.Time
 	best  Shrunk
@@ -29,7 +31,7 @@ type shrinker struct {
 
 // Shrink looks for a smaller world that breaks the law that a run broke first:
 // with fewer programs and faults, and over sooner. It stops after a while.
-func Shrink(t *testing.T, k Kind, s Settings, r *Result, limit time.Duration) Shrunk {
+func Shrink(t *testing.T, k Kind, s sim.Settings, r *sim.Result, limit time.Duration) Shrunk {
 	first := r.Broken[0]
 	sh := &shrinker{t: t, kind: k, law: first.Law, about: first.About, until: time.Now().Add(limit)}
 	sh.best = Shrunk{Settings: s, Result: r, Break: first}
@@ -43,7 +45,7 @@ func Shrink(t *testing.T, k Kind, s Settings, r *Result, limit time.Duration) Sh
 }
 
 // only allows no other faults.
-func (sh *shrinker) only(faults []Fault, s Settings) Settings {
+func (sh *shrinker) only(faults []sim.Fault, s sim.Settings) sim.Settings {
 	s.Only = make(map[string]bool)
 	for _, f := range faults {
 		s.Only[f.ID] = true
@@ -52,7 +54,7 @@ func (sh *shrinker) only(faults []Fault, s Settings) Settings {
 }
 
 // try keeps settings with which the law is still broken.
-func (sh *shrinker) try(s Settings) bool {
+func (sh *shrinker) try(s sim.Settings) bool {
 	if time.Now().After(sh.until) {
 		return false
 	}
@@ -95,7 +97,7 @@ func (sh *shrinker) withoutPrograms() {
 		if sh.try(s) {
 			continue
 		}
-		quiet := slices.DeleteFunc(slices.Clone(sh.best.Result.Faults), func(f Fault) bool { return strings.Contains(f.ID, name+".") })
+		quiet := slices.DeleteFunc(slices.Clone(sh.best.Result.Faults), func(f sim.Fault) bool { return strings.Contains(f.ID, name+".") })
 		if len(quiet) < len(sh.best.Result.Faults) {
 			sh.try(sh.only(quiet, sh.best.Settings))
 		}
@@ -123,11 +125,11 @@ func (s Shrunk) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "The law %q is broken, about %s, after %v:\n    %s\n", s.Break.Law, s.Break.About,
 		s.Break.At.Round(time.Millisecond), s.Break.Note)
-	fmt.Fprintf(&b, "The law says: %s.\n", s.Break.Law.Says())
+	fmt.Fprintf(&b, "The law says: %s.\n", Says(s.Break.Law))
 	fmt.Fprintf(&b, "%d faults are needed, after %d runs to find out which:\n", len(s.Result.Faults), s.Runs)
 	for _, f := range s.Result.Faults {
 		fmt.Fprintf(&b, "%14.6f %s\n", f.At.Seconds(), f.ID)
 	}
-	fmt.Fprintf(&b, "What happened, in seconds:\n%s", Print(s.Result.Story(s.Break)))
+	fmt.Fprintf(&b, "What happened, in seconds:\n%s", sim.Print(s.Result.Story(s.Break)))
 	return b.String()
 }

@@ -6,6 +6,8 @@ import (
 	"io"
 	"testing"
 	"time"
+
+	"github.com/effectively-once/once/internal/sim"
 )
 
 // Task is what the command world is asked for.
@@ -13,7 +15,7 @@ type Task struct {
 	kind            Kind
 	seed, seeds     uint64
 	limit           time.Duration
-	law             Law
+	law             sim.Law
 	first           bool
 	shrink, history bool
 	brief           bool // print a line that a program reads
@@ -39,8 +41,8 @@ func ParseTask(args []string) (*Task, error) {
 	if flags.NArg() > 0 {
 		return nil, fmt.Errorf("%q is no flag", flags.Arg(0))
 	}
-	t.law = Law(law)
-	if law != "" && t.law.Says() == "" {
+	t.law = sim.Law(law)
+	if law != "" && Says(t.law) == "" {
 		return nil, fmt.Errorf("no law is called %q", law)
 	}
 	var err error
@@ -51,25 +53,25 @@ func ParseTask(args []string) (*Task, error) {
 // tally is what was seen so far.
 type tally struct {
 	seeds, red, calls int
-	laws              map[Law]int // seeds that broke it
+	laws              map[sim.Law]int // seeds that broke it
 }
 
 const shrinkTime = time.Minute
 
 // Run plays the worlds, prints what it sees, and returns the exit code.
 func (t *Task) Run(tt *testing.T) int {
-	began, sum := time.Now(), tally{laws: make(map[Law]int)}
+	began, sum := time.Now(), tally{laws: make(map[sim.Law]int)}
 	for seed := t.seed; seed < t.seed+t.seeds; seed++ {
 		if t.limit > 0 && time.Since(began) > t.limit {
 			break
 		}
-		s := t.kind.Settings(Seed(seed))
+		s := t.kind.Settings(sim.Seed(seed))
 		s.Loud = t.history
 		r := Play(tt, t.kind, s)
 		sum.seeds++
 		sum.calls += r.Calls
 		if t.history {
-			fmt.Print(Print(r.History))
+			fmt.Print(sim.Print(r.History))
 		}
 		if len(t.broken(r)) == 0 {
 			continue
@@ -110,7 +112,7 @@ func (s *tally) exit() int {
 }
 
 // broken returns the broken laws that are looked for.
-func (t *Task) broken(r *Result) (all []Break) {
+func (t *Task) broken(r *sim.Result) (all []sim.Break) {
 	for _, b := range r.Broken {
 		if t.law == "" || b.Law == t.law {
 			all = append(all, b)
@@ -121,7 +123,7 @@ func (t *Task) broken(r *Result) (all []Break) {
 
 const breaksShown = 3 // of one seed
 
-func (t *Task) report(tt *testing.T, seed uint64, s Settings, r *Result, sum *tally) {
+func (t *Task) report(tt *testing.T, seed uint64, s sim.Settings, r *sim.Result, sum *tally) {
 	for _, law := range r.Laws() {
 		sum.laws[law]++
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/effectively-once/once/internal/sim"
 )
 
 func kindOf(t *testing.T, name string) Kind {
@@ -28,11 +30,11 @@ func playSeeds(t *testing.T, kind string, seeds int, limit time.Duration) {
 			t.Logf("time was for %d of %d worlds", n, seeds)
 			return
 		}
-		keepsLaws(t, k, Seed(n+1))
+		keepsLaws(t, k, sim.Seed(n+1))
 	}
 }
 
-func keepsLaws(t *testing.T, k Kind, seed Seed) {
+func keepsLaws(t *testing.T, k Kind, seed sim.Seed) {
 	t.Helper()
 	r := Play(t, k, k.Settings(seed))
 	for i, b := range r.Broken {
@@ -59,7 +61,7 @@ func TestFoundSeeds(t *testing.T) {
 	for _, found := range []struct {
 		what string
 		kind string
-		seed Seed
+		seed sim.Seed
 	}{
 		{"an attempt outlives an outage, and all before it count", "small", 305},
 		{"a person discards a message before its key is parked", "small", 209},
@@ -76,7 +78,7 @@ func TestSameSeedSameHistory(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	k, differ := kindOf(t, "small"), 0
 	const worlds = 12
-	for seed := range Seed(worlds) {
+	for seed := range sim.Seed(worlds) {
 		first, second := Play(t, k, k.Settings(seed)), Play(t, k, k.Settings(seed))
 		if !slices.Equal(first.Laws(), second.Laws()) {
 			t.Errorf("seed %d breaks %v, and then %v", seed, first.Laws(), second.Laws())
@@ -93,7 +95,7 @@ func TestSameSeedSameHistory(t *testing.T) {
 }
 
 // sameHistory reports whether histories are the same, or where they differ.
-func sameHistory(a, b []Line) (at int, same bool) {
+func sameHistory(a, b []sim.Line) (at int, same bool) {
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
 			return i, false
@@ -102,7 +104,7 @@ func sameHistory(a, b []Line) (at int, same bool) {
 	return min(len(a), len(b)), len(a) == len(b)
 }
 
-func lineAt(history []Line, at int) string {
+func lineAt(history []sim.Line, at int) string {
 	if at < len(history) {
 		return history[at].String()
 	}
@@ -133,8 +135,8 @@ func TestShrinkingLeavesWhatIsNeeded(t *testing.T) {
 	plan := smallMail(1)
 	plan.Flaky, plan.Slow, plan.Poison, plan.Copied, plan.Drain = 0, 0, 0, 0, time.Nanosecond
 	k := Kind{Name: "hasty", Settings: smallSettings, Run: plan.Run}
-	s := Settings{Seed: 1, Length: time.Minute, Deaths: 1, Chances: Chances{Before: .02, After: .02}}
-	s.Outages = []Outage{{Downstream, 1, time.Hour}}
+	s := sim.Settings{Seed: 1, Length: time.Minute, Deaths: 1, Chances: sim.Chances{Before: .02, After: .02}}
+	s.Outages = []sim.Outage{{Link: Downstream, Times: 1, Longest: time.Hour}}
 	r := Play(t, k, s)
 	if !slices.Contains(r.Laws(), Drained) {
 		t.Fatalf("an outage to the end does not break the law: %v", r.Broken)
@@ -149,15 +151,15 @@ func TestShrinkingLeavesWhatIsNeeded(t *testing.T) {
 }
 
 func TestGoroutinesOfABubbleAreFound(t *testing.T) {
-	k := Kind{Name: "leaky", Settings: smallSettings, Run: func(w *World) *Result {
+	k := Kind{Name: "leaky", Settings: smallSettings, Run: func(w *sim.World) *sim.Result {
 		stop := make(chan struct{})
 		go func() { <-stop }()
 		time.Sleep(time.Second)
-		if n := len(bubbleMates(stacks())); n != 1 {
+		if n := len(bubbleMates(sim.Stacks())); n != 1 {
 			t.Errorf("%d goroutines are found, and one waits", n)
 		}
 		close(stop)
 		return w.End()
 	}}
-	Play(t, k, Settings{Seed: 1})
+	Play(t, k, sim.Settings{Seed: 1})
 }

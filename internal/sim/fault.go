@@ -1,4 +1,4 @@
-package world
+package sim
 
 import (
 	"errors"
@@ -45,14 +45,20 @@ type Fault struct {
 
 var (
 	// ErrReset is the error of a call that may or may not have been applied.
-	ErrReset = errors.New("world: connection reset")
+	ErrReset = errors.New("sim: connection reset")
 
 	// ErrDown is the error of a call to what is down. It was not applied.
-	ErrDown = errors.New("world: connection refused")
+	ErrDown = errors.New("sim: connection refused")
 
 	// ErrDead is the error of all calls of a process that was killed.
-	ErrDead = errors.New("world: this process is dead")
+	ErrDead = errors.New("sim: this process is dead")
 )
+
+// Law is a rule that must always hold.
+type Law string
+
+// RunEnded says that no fault makes a program return an error.
+const RunEnded Law = "run-ended"
 
 // Break is a law that was broken.
 type Break struct {

@@ -1,4 +1,4 @@
-package world
+package sim
 
 import (
 	"context"
@@ -26,6 +26,9 @@ type Settings struct {
 	// Without lists programs that are not started, by name.
 	Without map[string]bool
 
+	// Progress counts steps, for a watchdog. It may be nil.
+	Progress *atomic.Int64
+
 	Loud bool // the history has all calls, also those that look for work
 
 	// Only lists the faults that may happen, by ID. Nil allows all. What is not in it
@@ -47,8 +50,7 @@ type Outage struct {
 // World is one run.
 type World struct {
 	Settings
-	begin    time.Time
-	progress *atomic.Int64 // of the watchdog
+	begin time.Time
 
 	mu      sync.Mutex
 	numbers map[call]int
@@ -59,11 +61,11 @@ type World struct {
 	parts   []<-chan struct{}  // end with the processes
 	result  Result
 
-	running  context.Context // ends when processes are to end
-	end      context.CancelFunc
-	ended    atomic.Bool
-	lateOnes sync.WaitGroup
-	late     atomic.Int64 // calls that are still to arrive
+	running context.Context // ends when processes are to end
+	end     context.CancelFunc
+	ended   atomic.Bool
+	beside  sync.WaitGroup // of Go
+	late    atomic.Int64   // calls that are still to arrive
 }
 
 // Result is what a run has left.
@@ -92,8 +94,11 @@ type call struct{ who, what, about string }
 // New returns a world that begins now. It is called within a bubble of
 // testing/synctest, with crypto/rand seeded.
 func New(s Settings) *World {
-	w := &World{Settings: s, begin: time.Now(), progress: new(atomic.Int64), numbers: make(map[call]int),
-		traits: make(map[string]bool), down: make(map[Link]int)}
+	w := &World{Settings: s, begin: time.Now(), numbers: make(map[call]int), traits: make(map[string]bool),
+		down: make(map[Link]int)}
+	if w.Progress == nil {
+		w.Progress = new(atomic.Int64)
+	}
 	w.running, w.end = context.WithCancel(context.Background())
 	return w
 }
@@ -120,7 +125,7 @@ func (w *World) Number(who, what, about string) int {
 
 // DrawNth returns the chance of the next decision of this kind.
 func (w *World) DrawNth(who, what, about string) Draw {
-	return w.Seed.Draw(who, what, about).nth(w.Number(who, what, about))
+	return w.Seed.Draw(who, what, about).Nth(w.Number(who, what, about))
 }
 
 // Tell adds a line to the history.
@@ -131,7 +136,7 @@ func (w *World) Tell(l Line) {
 }
 
 func (w *World) tell(l Line) {
-	w.progress.Add(1)
+	w.Progress.Add(1)
 	if w.running.Err() != nil && !l.isLaw && !w.Loud {
 		return // what happens while processes end is no part of the history
 	}
@@ -179,11 +184,23 @@ func (w *World) LateCalls() int { return int(w.late.Load()) }
 // whenLate runs a call that arrives late.
 func (w *World) whenLate(run func()) {
 	w.late.Add(1)
-	w.lateOnes.Go(func() {
+	w.Go(func() {
 		defer w.late.Add(-1)
 		run()
 	})
 }
+
+// Go runs a function in a goroutine for which End waits.
+func (w *World) Go(run func()) {
+	w.beside.Add(1)
+	go func() {
+		defer w.beside.Done()
+		run()
+	}()
+}
+
+// Running returns a context that ends when processes are to end.
+func (w *World) Running() context.Context { return w.running }
 
 // FaultsAbout returns how many calls of a program about an object went wrong, by
 // themselves.
@@ -312,7 +329,7 @@ func (w *World) End() *Result {
 	for _, ended := range w.parts {
 		<-ended
 	}
-	w.lateOnes.Wait()
+	w.beside.Wait()
 	w.ended.Store(true)
 	w.result.Lasted = w.Now()
 	return &w.result

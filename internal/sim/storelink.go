@@ -1,4 +1,4 @@
-package world
+package sim
 
 import (
 	"context"
@@ -62,22 +62,22 @@ var (
 	_ store.Reopener                = (*StoreLink)(nil)
 )
 
-var storeLinks = []Link{StoreName}
+var StoreLinks = []Link{StoreName}
 
-func write(what, about string) Call {
-	return Call{Links: storeLinks, What: what, About: about, Faults: WriteFault}
+func StoreWrite(what, about string) Call {
+	return Call{Links: StoreLinks, What: what, About: about, Faults: WriteFault}
 }
 
-func read(what, about string) Call {
-	return Call{Links: storeLinks, What: what, About: about, Faults: ReadFault}
+func StoreRead(what, about string) Call {
+	return Call{Links: StoreLinks, What: what, About: about, Faults: ReadFault}
 }
 
 // poll is a read that processes make again and again.
-func poll(what, about string) Call {
-	return Call{Links: storeLinks, What: what, About: about, Faults: ReadFault, Quietly: true}
+func StorePoll(what, about string) Call {
+	return Call{Links: StoreLinks, What: what, About: about, Faults: ReadFault, Quietly: true}
 }
 
-func keyText(k once.Key) string { return k.Operation + "/" + k.ID }
+func KeyText(k once.Key) string { return k.Operation + "/" + k.ID }
 
 func outgoingText(ms []store.Outgoing) string {
 	ids := make([]string, len(ms))
@@ -98,40 +98,40 @@ func shelvedText(ms []store.Shelved) string {
 func (l *StoreLink) Options() *once.Options { return l.at.Options() }
 
 func (l *StoreLink) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
-	return Cross(ctx, l.p, write("Claim", keyText(r.Key)), func(ctx context.Context) (once.Record, error) {
+	return Cross(ctx, l.p, StoreWrite("Claim", KeyText(r.Key)), func(ctx context.Context) (once.Record, error) {
 		return l.at.Claim(ctx, r)
 	})
 }
 
 func (l *StoreLink) Get(ctx context.Context, k once.Key) (once.Record, error) {
-	return Cross(ctx, l.p, read("Get", keyText(k)), func(ctx context.Context) (once.Record, error) {
+	return Cross(ctx, l.p, StoreRead("Get", KeyText(k)), func(ctx context.Context) (once.Record, error) {
 		return l.at.Get(ctx, k)
 	})
 }
 
 func (l *StoreLink) Extend(ctx context.Context, f once.Fence, d time.Duration) error {
-	return Do(ctx, l.p, write("Extend", keyText(f.Key)), func(ctx context.Context) error { return l.at.Extend(ctx, f, d) })
+	return Do(ctx, l.p, StoreWrite("Extend", KeyText(f.Key)), func(ctx context.Context) error { return l.at.Extend(ctx, f, d) })
 }
 
 func (l *StoreLink) Settle(ctx context.Context, s once.Settlement) error {
-	about := fmt.Sprintf("%s %s", keyText(s.Key), s.Status)
-	return Do(ctx, l.p, write("Settle", about), func(ctx context.Context) error { return l.at.Settle(ctx, s) })
+	about := fmt.Sprintf("%s %s", KeyText(s.Key), s.Status)
+	return Do(ctx, l.p, StoreWrite("Settle", about), func(ctx context.Context) error { return l.at.Settle(ctx, s) })
 }
 
 func (l *StoreLink) Forget(ctx context.Context, limit int) (int, error) {
-	return Cross(ctx, l.p, write("Forget", ""), func(ctx context.Context) (int, error) {
+	return Cross(ctx, l.p, StoreWrite("Forget", ""), func(ctx context.Context) (int, error) {
 		return l.at.Forget(ctx, limit)
 	})
 }
 
 func (l *StoreLink) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
-	return Cross(ctx, l.p, poll("List", ""), func(ctx context.Context) (once.RecordPage, error) {
+	return Cross(ctx, l.p, StorePoll("List", ""), func(ctx context.Context) (once.RecordPage, error) {
 		return l.at.List(ctx, q)
 	})
 }
 
 func (l *StoreLink) Forgettable(ctx context.Context, limit int) (due []once.Record, more bool, err error) {
-	due, err = Cross(ctx, l.p, poll("Forgettable", ""), func(ctx context.Context) (due []once.Record, err error) {
+	due, err = Cross(ctx, l.p, StorePoll("Forgettable", ""), func(ctx context.Context) (due []once.Record, err error) {
 		due, more, err = l.at.Forgettable(ctx, limit)
 		return due, err
 	})
@@ -140,136 +140,136 @@ func (l *StoreLink) Forgettable(ctx context.Context, limit int) (due []once.Reco
 
 func (l *StoreLink) ForgetRecords(ctx context.Context, due []once.Record) (int, error) {
 	due = slices.Clone(due)
-	return Cross(ctx, l.p, write("ForgetRecords", ""), func(ctx context.Context) (int, error) {
+	return Cross(ctx, l.p, StoreWrite("ForgetRecords", ""), func(ctx context.Context) (int, error) {
 		return l.at.ForgetRecords(ctx, due)
 	})
 }
 
 func (l *StoreLink) Reopen(ctx context.Context, f once.Fence, keepKey time.Duration, reason string) error {
-	return Do(ctx, l.p, write("Reopen", keyText(f.Key)), func(ctx context.Context) error { return l.at.Reopen(ctx, f, keepKey, reason) })
+	return Do(ctx, l.p, StoreWrite("Reopen", KeyText(f.Key)), func(ctx context.Context) error { return l.at.Reopen(ctx, f, keepKey, reason) })
 }
 
 func (l *StoreLink) Register(ctx context.Context, c store.Consumer) (store.Consumer, error) {
-	return Cross(ctx, l.p, write("Register", c.Name), func(ctx context.Context) (store.Consumer, error) {
+	return Cross(ctx, l.p, StoreWrite("Register", c.Name), func(ctx context.Context) (store.Consumer, error) {
 		return l.at.Register(ctx, c)
 	})
 }
 
 func (l *StoreLink) Consumers(ctx context.Context) ([]store.Consumer, error) {
-	return Cross(ctx, l.p, poll("Consumers", ""), l.at.Consumers)
+	return Cross(ctx, l.p, StorePoll("Consumers", ""), l.at.Consumers)
 }
 
 func (l *StoreLink) RenameConsumer(ctx context.Context, from, to string) error {
-	return Do(ctx, l.p, write("RenameConsumer", from+" "+to), func(ctx context.Context) error { return l.at.RenameConsumer(ctx, from, to) })
+	return Do(ctx, l.p, StoreWrite("RenameConsumer", from+" "+to), func(ctx context.Context) error { return l.at.RenameConsumer(ctx, from, to) })
 }
 
 func (l *StoreLink) RetireConsumer(ctx context.Context, r store.Retirement) error {
-	return Do(ctx, l.p, write("RetireConsumer", r.Name), func(ctx context.Context) error { return l.at.RetireConsumer(ctx, r) })
+	return Do(ctx, l.p, StoreWrite("RetireConsumer", r.Name), func(ctx context.Context) error { return l.at.RetireConsumer(ctx, r) })
 }
 
 func (l *StoreLink) Shelve(ctx context.Context, ms []store.Shelved) error {
 	ms = slices.Clone(ms)
-	return Do(ctx, l.p, write("Shelve", shelvedText(ms)), func(ctx context.Context) error { return l.at.Shelve(ctx, ms) })
+	return Do(ctx, l.p, StoreWrite("Shelve", shelvedText(ms)), func(ctx context.Context) error { return l.at.Shelve(ctx, ms) })
 }
 
 func (l *StoreLink) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
-	return Cross(ctx, l.p, poll("Shelved", q.Consumer), func(ctx context.Context) ([]store.Shelved, error) {
+	return Cross(ctx, l.p, StorePoll("Shelved", q.Consumer), func(ctx context.Context) ([]store.Shelved, error) {
 		return l.at.Shelved(ctx, q)
 	})
 }
 
 func (l *StoreLink) Change(ctx context.Context, m store.Shelved) error {
-	c := write("Change", shelvedText([]store.Shelved{m}))
+	c := StoreWrite("Change", shelvedText([]store.Shelved{m}))
 	return Do(ctx, l.p, c, func(ctx context.Context) error { return l.at.Change(ctx, m) })
 }
 
 func (l *StoreLink) ChangeMany(ctx context.Context, ms []store.Shelved) ([]bool, error) {
 	ms = slices.Clone(ms)
-	return Cross(ctx, l.p, write("ChangeMany", shelvedText(ms)), func(ctx context.Context) ([]bool, error) {
+	return Cross(ctx, l.p, StoreWrite("ChangeMany", shelvedText(ms)), func(ctx context.Context) ([]bool, error) {
 		return l.at.ChangeMany(ctx, ms)
 	})
 }
 
 func (l *StoreLink) ForgetShelved(ctx context.Context, keep time.Duration, limit int) (int, error) {
-	return Cross(ctx, l.p, write("ForgetShelved", ""), func(ctx context.Context) (int, error) {
+	return Cross(ctx, l.p, StoreWrite("ForgetShelved", ""), func(ctx context.Context) (int, error) {
 		return l.at.ForgetShelved(ctx, keep, limit)
 	})
 }
 
 func (l *StoreLink) ShelveTx(ctx context.Context, tx *memstore.Tx, ms []store.Shelved) error {
-	return Do(ctx, l.p, read("ShelveTx", shelvedText(ms)), func(ctx context.Context) error { return l.at.ShelveTx(ctx, tx, ms) })
+	return Do(ctx, l.p, StoreRead("ShelveTx", shelvedText(ms)), func(ctx context.Context) error { return l.at.ShelveTx(ctx, tx, ms) })
 }
 
 func (l *StoreLink) BlockedTx(ctx context.Context, tx *memstore.Tx, consumer string, keys []string, parkedToo bool) ([]string, error) {
-	return Cross(ctx, l.p, read("BlockedTx", consumer), func(ctx context.Context) ([]string, error) {
+	return Cross(ctx, l.p, StoreRead("BlockedTx", consumer), func(ctx context.Context) ([]string, error) {
 		return l.at.BlockedTx(ctx, tx, consumer, keys, parkedToo)
 	})
 }
 
 func (l *StoreLink) ChangeTx(ctx context.Context, tx *memstore.Tx, m store.Shelved) error {
-	c := read("ChangeTx", shelvedText([]store.Shelved{m}))
+	c := StoreRead("ChangeTx", shelvedText([]store.Shelved{m}))
 	return Do(ctx, l.p, c, func(ctx context.Context) error { return l.at.ChangeTx(ctx, tx, m) })
 }
 
 func (l *StoreLink) ClaimTx(ctx context.Context, tx *memstore.Tx, rs []once.ClaimRequest) ([]once.Record, error) {
-	return Cross(ctx, l.p, read("ClaimTx", claimsText(rs)), func(ctx context.Context) ([]once.Record, error) {
+	return Cross(ctx, l.p, StoreRead("ClaimTx", claimsText(rs)), func(ctx context.Context) ([]once.Record, error) {
 		return l.at.ClaimTx(ctx, tx, rs)
 	})
 }
 
 func (l *StoreLink) SettleTx(ctx context.Context, tx *memstore.Tx, sets []once.Settlement) error {
-	return Do(ctx, l.p, read("SettleTx", ""), func(ctx context.Context) error { return l.at.SettleTx(ctx, tx, sets) })
+	return Do(ctx, l.p, StoreRead("SettleTx", ""), func(ctx context.Context) error { return l.at.SettleTx(ctx, tx, sets) })
 }
 
 func (l *StoreLink) PutTx(ctx context.Context, tx *memstore.Tx, ms []store.Outgoing) error {
-	return Do(ctx, l.p, read("PutTx", outgoingText(ms)), func(ctx context.Context) error { return l.at.PutTx(ctx, tx, ms) })
+	return Do(ctx, l.p, StoreRead("PutTx", outgoingText(ms)), func(ctx context.Context) error { return l.at.PutTx(ctx, tx, ms) })
 }
 
 func (l *StoreLink) OpenPosition(ctx context.Context, consumer, partition string) (store.Position, error) {
-	return Cross(ctx, l.p, write("OpenPosition", consumer+" "+partition), func(ctx context.Context) (store.Position, error) {
+	return Cross(ctx, l.p, StoreWrite("OpenPosition", consumer+" "+partition), func(ctx context.Context) (store.Position, error) {
 		return l.at.OpenPosition(ctx, consumer, partition)
 	})
 }
 
 func (l *StoreLink) SetPosition(ctx context.Context, to store.Position) error {
-	return Do(ctx, l.p, write("SetPosition", to.Consumer), func(ctx context.Context) error { return l.at.SetPosition(ctx, to) })
+	return Do(ctx, l.p, StoreWrite("SetPosition", to.Consumer), func(ctx context.Context) error { return l.at.SetPosition(ctx, to) })
 }
 
 func (l *StoreLink) Positions(ctx context.Context, consumer string) ([]store.Position, error) {
-	return Cross(ctx, l.p, poll("Positions", consumer), func(ctx context.Context) ([]store.Position, error) {
+	return Cross(ctx, l.p, StorePoll("Positions", consumer), func(ctx context.Context) ([]store.Position, error) {
 		return l.at.Positions(ctx, consumer)
 	})
 }
 
 func (l *StoreLink) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
-	return Cross(ctx, l.p, poll("Outgoing", q.State.String()), func(ctx context.Context) ([]store.Outgoing, error) {
+	return Cross(ctx, l.p, StorePoll("Outgoing", q.State.String()), func(ctx context.Context) ([]store.Outgoing, error) {
 		return l.at.Outgoing(ctx, q)
 	})
 }
 
 func (l *StoreLink) DecidedOutgoing(ctx context.Context, onlyStuck bool) ([]store.Outgoing, error) {
-	return Cross(ctx, l.p, poll("DecidedOutgoing", ""), func(ctx context.Context) ([]store.Outgoing, error) {
+	return Cross(ctx, l.p, StorePoll("DecidedOutgoing", ""), func(ctx context.Context) ([]store.Outgoing, error) {
 		return l.at.DecidedOutgoing(ctx, onlyStuck)
 	})
 }
 
 func (l *StoreLink) MoveOutgoing(ctx context.Context, me [16]byte, ms []store.Outgoing, to store.OutgoingState) (int, error) {
 	ms = slices.Clone(ms)
-	return Cross(ctx, l.p, write("Move", outgoingText(ms)+" "+to.String()), func(ctx context.Context) (int, error) {
+	return Cross(ctx, l.p, StoreWrite("Move", outgoingText(ms)+" "+to.String()), func(ctx context.Context) (int, error) {
 		return l.at.MoveOutgoing(ctx, me, ms, to)
 	})
 }
 
 func (l *StoreLink) RemoveOutgoing(ctx context.Context, me [16]byte, ms []store.Outgoing) (int, error) {
 	ms = slices.Clone(ms)
-	return Cross(ctx, l.p, write("Remove", outgoingText(ms)), func(ctx context.Context) (int, error) {
+	return Cross(ctx, l.p, StoreWrite("Remove", outgoingText(ms)), func(ctx context.Context) (int, error) {
 		return l.at.RemoveOutgoing(ctx, me, ms)
 	})
 }
 
 func (l *StoreLink) Sent(ctx context.Context, me [16]byte, ms []store.Outgoing, then store.Ending) (int, error) {
 	ms = slices.Clone(ms)
-	return Cross(ctx, l.p, write("Sent", outgoingText(ms)), func(ctx context.Context) (int, error) {
+	return Cross(ctx, l.p, StoreWrite("Sent", outgoingText(ms)), func(ctx context.Context) (int, error) {
 		return l.at.Sent(ctx, me, ms, then)
 	})
 }
@@ -278,7 +278,7 @@ func (l *StoreLink) HandOver(ctx context.Context, me [16]byte, ms []store.Outgoi
 	then store.Ending) ([]bool, error) {
 
 	ms, rows = slices.Clone(ms), slices.Clone(rows)
-	return Cross(ctx, l.p, write("HandOver", outgoingText(ms)), func(ctx context.Context) ([]bool, error) {
+	return Cross(ctx, l.p, StoreWrite("HandOver", outgoingText(ms)), func(ctx context.Context) ([]bool, error) {
 		return l.at.HandOver(ctx, me, ms, rows, then)
 	})
 }
@@ -290,7 +290,7 @@ func (l *StoreLink) WakeDelayed(ctx context.Context, me [16]byte, to store.Outgo
 		woken int
 		next  time.Duration
 	}
-	r, err := Cross(ctx, l.p, poll("WakeDelayed", ""), func(ctx context.Context) (r reply, err error) {
+	r, err := Cross(ctx, l.p, StorePoll("WakeDelayed", ""), func(ctx context.Context) (r reply, err error) {
 		r.woken, r.next, err = l.at.WakeDelayed(ctx, me, to, limit)
 		return r, err
 	})
@@ -298,20 +298,20 @@ func (l *StoreLink) WakeDelayed(ctx context.Context, me [16]byte, to store.Outgo
 }
 
 func (l *StoreLink) ForgetOutgoing(ctx context.Context, keep time.Duration, limit int) (int, error) {
-	return Cross(ctx, l.p, write("ForgetOutgoing", ""), func(ctx context.Context) (int, error) {
+	return Cross(ctx, l.p, StoreWrite("ForgetOutgoing", ""), func(ctx context.Context) (int, error) {
 		return l.at.ForgetOutgoing(ctx, keep, limit)
 	})
 }
 
 func (l *StoreLink) OutboxDepth(ctx context.Context, count int) ([]store.Depth, error) {
-	return Cross(ctx, l.p, poll("OutboxDepth", ""), func(ctx context.Context) ([]store.Depth, error) {
+	return Cross(ctx, l.p, StorePoll("OutboxDepth", ""), func(ctx context.Context) ([]store.Depth, error) {
 		return l.at.OutboxDepth(ctx, count)
 	})
 }
 
 func (l *StoreLink) LeaseLanes(ctx context.Context, me [16]byte, ttl time.Duration, lanes []int) (store.Leases, error) {
 	lanes = slices.Clone(lanes)
-	c := write("LeaseLanes", "")
+	c := StoreWrite("LeaseLanes", "")
 	c.Quietly = true
 	return Cross(ctx, l.p, c, func(ctx context.Context) (store.Leases, error) {
 		return l.at.LeaseLanes(ctx, me, ttl, lanes)
@@ -320,12 +320,12 @@ func (l *StoreLink) LeaseLanes(ctx context.Context, me [16]byte, ttl time.Durati
 
 func (l *StoreLink) ReleaseLanes(ctx context.Context, me [16]byte, lanes []int) error {
 	lanes = slices.Clone(lanes)
-	return Do(ctx, l.p, write("ReleaseLanes", fmt.Sprint(lanes)), func(ctx context.Context) error { return l.at.ReleaseLanes(ctx, me, lanes) })
+	return Do(ctx, l.p, StoreWrite("ReleaseLanes", fmt.Sprint(lanes)), func(ctx context.Context) error { return l.at.ReleaseLanes(ctx, me, lanes) })
 }
 
 // HearOutbox begins to listen. Each process hears of a commit in its own time.
 func (l *StoreLink) HearOutbox(ctx context.Context) (store.Ear, error) {
-	c := read("HearOutbox", "")
+	c := StoreRead("HearOutbox", "")
 	return Cross(ctx, l.p, c, func(ctx context.Context) (store.Ear, error) {
 		e, err := l.at.HearOutbox(ctx)
 		return &ear{e, l.p}, err

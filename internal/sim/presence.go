@@ -1,4 +1,4 @@
-package world
+package sim
 
 import (
 	"context"
@@ -17,7 +17,7 @@ type presence struct {
 func (l *StoreLink) AppearRelay(ctx context.Context) (store.Present, error) {
 	d := l.p.World.DrawNth(l.p.Name, "ID of its relay", "")
 	at := &presence{l, d.Token()}
-	err := Do(ctx, l.p, read("AppearRelay", ""), func(context.Context) error {
+	err := Do(ctx, l.p, StoreRead("AppearRelay", ""), func(context.Context) error {
 		l.shared.mark(at.id, true)
 		return nil
 	})
@@ -38,7 +38,7 @@ func (s *Store) mark(id [16]byte, present bool) {
 func (at *presence) ID() [16]byte { return at.id }
 
 func (at *presence) Look(ctx context.Context, others [][16]byte) ([][16]byte, error) {
-	missing, err := Cross(ctx, at.link.p, poll("Look", ""), func(context.Context) ([][16]byte, error) {
+	missing, err := Cross(ctx, at.link.p, StorePoll("Look", ""), func(context.Context) ([][16]byte, error) {
 		return at.link.shared.missing(at.id, others)
 	})
 	if err != nil {

@@ -1,4 +1,4 @@
-package world
+package sim
 
 import (
 	"context"
@@ -49,7 +49,7 @@ func (w *World) live(name string, program Program) {
 	for life := 1; w.running.Err() == nil; life++ {
 		ctx, kill := context.WithCancel(context.Background())
 		p := &Process{World: w, Name: fmt.Sprintf("%s.%d", name, life), kill: kill}
-		timers := p.plan(d.nth(life), &deaths, stalls)
+		timers := p.plan(d.Nth(life), &deaths, stalls)
 		stops := d.Between(0, time.Second/10)
 		detach := context.AfterFunc(w.running, func() { // each process hears of the end in its own time
 			time.Sleep(stops)
@@ -98,7 +98,7 @@ func (p *Process) plan(d Draw, deaths *[]time.Duration, stalls []time.Duration) 
 		if at < now {
 			continue
 		}
-		lasts := d.nth(n)
+		lasts := d.Nth(n)
 		timers = append(timers, time.AfterFunc(at-now, func() {
 			if p.World.Happens(fmt.Sprintf("stall of %s %d", p.Name, n+1)) {
 				p.stall(lasts.Between(time.Second, p.World.Stall))

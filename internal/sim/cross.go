@@ -1,4 +1,4 @@
-package world
+package sim
 
 import (
 	"context"
@@ -26,7 +26,7 @@ type Call struct {
 }
 
 const (
-	latest   = 20 * time.Second // after which a late call arrives
+	Latest   = 20 * time.Second // after which a late call arrives
 	patience = time.Minute      // after which the caller of a call that hangs gives up, if its context has no end
 )
 
@@ -68,7 +68,7 @@ func Cross[T any](ctx context.Context, p *Process, c Call, apply func(context.Co
 			time.Sleep(x.long)
 			if !p.World.IsDown(x.Links...) {
 				_, err := apply(free)
-				p.World.Tell(Line{Who: p.Name, What: c.What, About: c.About, Nth: x.nth, Note: "arrives late: " + result(err)})
+				p.World.Tell(Line{Who: p.Name, What: c.What, About: c.About, Nth: x.nth, Note: "arrives late: " + Outcome(err)})
 			}
 		})
 		return reply, x.hangs(ctx)
@@ -78,7 +78,7 @@ func Cross[T any](ctx context.Context, p *Process, c Call, apply func(context.Co
 	if x.fault == Twice {
 		time.Sleep(x.back)
 		_, again := apply(free)
-		p.World.Tell(Line{Who: p.Name, What: c.What, About: c.About, Nth: x.nth, Note: "again: " + result(again)})
+		p.World.Tell(Line{Who: p.Name, What: c.What, About: c.About, Nth: x.nth, Note: "again: " + Outcome(again)})
 	}
 	time.Sleep(x.back)
 	p.wake(x.notices)
@@ -99,24 +99,24 @@ func Do(ctx context.Context, p *Process, c Call, apply func(context.Context) err
 	return err
 }
 
-func result(err error) string {
+func Outcome(err error) string {
 	if err == nil {
 		return "done"
 	}
-	return firstLine(err)
+	return FirstLine(err)
 }
 
 // depart draws what will happen to a call.
 func (p *Process) depart(c Call) *crossing {
 	w := p.World
 	x := &crossing{Call: c, from: p, nth: w.Number(p.Name, c.What, c.About)}
-	d := w.Seed.Draw(p.Name, c.What, c.About).nth(x.nth)
+	d := w.Seed.Draw(p.Name, c.What, c.About).Nth(x.nth)
 	x.there, x.back = d.Between(200*time.Microsecond, 8*time.Millisecond), d.Between(200*time.Microsecond, 8*time.Millisecond)
 	if d.Number(50) == 0 {
 		x.there += d.Between(0, 2*time.Second)
 	}
 	x.notices = d.Between(time.Nanosecond, 100*time.Microsecond)
-	x.long = d.Between(time.Second, latest)
+	x.long = d.Between(time.Second, Latest)
 	x.gives = min(4*x.long, patience)
 	x.arrives, x.unanswered = d.Chance(.5), d.Chance(.25)
 	if c.Within > 0 {
@@ -126,7 +126,7 @@ func (p *Process) depart(c Call) *crossing {
 	w.mu.Lock()
 	w.result.Calls++
 	w.mu.Unlock()
-	w.progress.Add(1)
+	w.Progress.Add(1)
 	return x
 }
 
@@ -207,7 +207,7 @@ func (x *crossing) unknown() error {
 // told writes the call into the history, with its result at the other side.
 func (x *crossing) told(err error) error {
 	if !x.Quietly || x.from.World.Loud || x.fault != NoFault {
-		x.from.World.Tell(Line{Who: x.from.Name, What: x.What, About: x.About, Nth: x.nth, Fault: x.fault, Note: firstLine(err)})
+		x.from.World.Tell(Line{Who: x.from.Name, What: x.What, About: x.About, Nth: x.nth, Fault: x.fault, Note: FirstLine(err)})
 	}
 	return err
 }

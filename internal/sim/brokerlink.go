@@ -1,4 +1,4 @@
-package world
+package sim
 
 import (
 	"context"

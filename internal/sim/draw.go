@@ -1,4 +1,4 @@
-package world
+package sim
 
 import "time"
 
@@ -30,7 +30,7 @@ func (s Seed) Draw(parts ...string) Draw {
 }
 
 // nth returns the chance of the n-th decision of this kind.
-func (d Draw) nth(n int) Draw { return Draw{d.state ^ mix(uint64(n)+1)} }
+func (d Draw) Nth(n int) Draw { return Draw{d.state ^ mix(uint64(n)+1)} }
 
 // next is SplitMix64.
 func (d *Draw) next() uint64 {
@@ -65,4 +65,13 @@ func (d *Draw) Token() (t [16]byte) {
 	}
 	t[0] |= 1
 	return t
+}
+
+// Some returns p or, in half of the cases, 0, so that many worlds are free of a
+// fault that would hide another.
+func (d *Draw) Some(p float64) float64 {
+	if d.Chance(.5) {
+		return p
+	}
+	return 0
 }

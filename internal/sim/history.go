@@ -1,4 +1,4 @@
-package world
+package sim
 
 import (
 	"fmt"
@@ -52,7 +52,7 @@ func Digest(history []Line) uint64 {
 }
 
 // firstLine returns the first line of an error's text, or nothing for nil.
-func firstLine(err error) string {
+func FirstLine(err error) string {
 	if err == nil {
 		return ""
 	}

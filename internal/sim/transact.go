@@ -1,4 +1,4 @@
-package world
+package sim
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 func claimsText(rs []once.ClaimRequest) string {
 	keys := make([]string, len(rs))
 	for i, r := range rs {
-		keys[i] = keyText(r.Key)
+		keys[i] = KeyText(r.Key)
 	}
 	return strings.Join(keys, " ")
 }
@@ -59,7 +59,7 @@ func (l *StoreLink) TransactAt(ctx context.Context, from, to store.Position, bod
 }
 
 func (l *StoreLink) begin(ctx context.Context, about string) error {
-	return Do(ctx, l.p, read("Begin", about), func(context.Context) error { return nil })
+	return Do(ctx, l.p, StoreRead("Begin", about), func(context.Context) error { return nil })
 }
 
 // committing is the COMMIT of a transaction.
@@ -77,7 +77,7 @@ type answer struct {
 }
 
 func (l *StoreLink) commit(ctx context.Context, about string) *committing {
-	c := Call{Links: storeLinks, What: "Commit", About: about, Faults: WriteFault, Unknown: once.ErrOutcomeUnknown}
+	c := Call{Links: StoreLinks, What: "Commit", About: about, Faults: WriteFault, Unknown: once.ErrOutcomeUnknown}
 	return &committing{crossing: l.p.depart(c), ctx: ctx, store: l.shared, answers: make(chan answer, 2)}
 }
 
