@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/effectively-once/once/internal/errtree"
+	"github.com/effectively-once/once/internal/contain"
 	"github.com/effectively-once/once/internal/lazyctx"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/observe"
@@ -65,8 +65,7 @@ func (o *Operation[T]) verdict(ctx context.Context, s Store, rec Record) (Settle
 	again, begun := Unknown, time.Now()
 	switch {
 	case o.Lookup != nil:
-		value, happened, err := o.Lookup(ctx, rec.Key)
-		err = errtree.Tame(err)
+		value, happened, err := o.lookup(ctx, s, rec.Key)
 		rejected := errors.Is(err, ErrRejected)
 		if err != nil && !rejected {
 			return set, &failure{kind: ErrOutcomeUnknown, key: rec.Key, attempt: rec.Attempt, hint: "Lookup has no answer yet", cause: err}
@@ -95,6 +94,16 @@ func (o *Operation[T]) verdict(ctx context.Context, s Store, rec Record) (Settle
 		set.Status, set.Reason = Parked, whyForgotten(rec)
 	}
 	return set, nil
+}
+
+// lookup calls Lookup. If that panics or ends its goroutine, it has no answer: who
+// repeats the call must not be ended, too.
+func (o *Operation[T]) lookup(ctx context.Context, s Store, k Key) (value T, happened bool, err error) {
+	err = contain.Logged(ctx, s.Options().Logger, "Lookup", func() (err error) {
+		value, happened, err = o.Lookup(ctx, k)
+		return err
+	})
+	return value, happened, err
 }
 
 // isForgotten reports whether the other system may have forgotten the key of a

@@ -26,7 +26,11 @@ func RunAll(ctx context.Context, runs ...func(context.Context) error) error {
 	defer cancel()
 	ended := make(chan error, len(runs))
 	for _, run := range runs {
-		go func() { ended <- run(ctx) }()
+		go func() {
+			failed := errors.New("once: a function of RunAll ended its goroutine")
+			defer func() { ended <- failed }()
+			failed = run(ctx)
+		}()
 	}
 	var errs []error
 	for range runs {

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/effectively-once/once/internal/contain"
 	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/rerun"
 	"github.com/effectively-once/once/internal/scope"
@@ -201,9 +202,9 @@ func (t *txWork[T, Tx]) transact(ctx context.Context, take int64) (Record, txEnd
 	r := &txRun[T, Tx]{txWork: t, speculative: request.Speculative}
 	recs, err := t.store.Transact(ctx, []ClaimRequest{request}, r.body)
 	err = r.judge(err)
-	if abrupt, ok := r.failed.(*abruptEnd); ok && !errors.Is(err, ErrConflict) {
-		t.opts.Logger.ErrorContext(ctx, "once: the work panicked, or ended its goroutine", "key", t.key, "stack", string(abrupt.stack))
-		abrupt.resume()
+	if ended, ok := r.failed.(*contain.Error); ok && !errors.Is(err, ErrConflict) {
+		t.opts.Logger.ErrorContext(ctx, "once: the work panicked, or ended its goroutine", "key", t.key, "stack", string(ended.Stack))
+		ended.Resume()
 	}
 	if err != nil || len(recs) != 1 {
 		return Record{Key: t.key}, r.endOf(err), err
@@ -236,7 +237,7 @@ func (r *txRun[T, Tx]) body(tx Tx, recs []Record) ([]Settlement, error) {
 	switch {
 	case r.phase == phaseRecord:
 	case r.speculative:
-		r.failed = contain(func() error { return r.do(tx, recs[0]) })
+		r.failed = contain.Call("the work", func() error { return r.do(tx, recs[0]) })
 	default:
 		r.failed = r.do(tx, recs[0])
 	}

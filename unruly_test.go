@@ -1,9 +1,13 @@
 package once_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"log/slog"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,4 +91,56 @@ func TestUnrulyValues(t *testing.T) {
 	if !errors.Is(err, once.ErrOutcomeUnavailable) {
 		t.Errorf("got %v, want ErrOutcomeUnavailable", err)
 	}
+}
+
+// A Lookup that does not return has no answer: its key stays unknown, and those
+// who repeat the call get an error.
+func TestUnrulyLookups(t *testing.T) {
+	for name, end := range map[string]func(){"panic": func() { panic(once.NotDone(once.ErrRejected)) }, "goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			s := memstore.New(&memstore.Options{Options: once.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}})
+			bad := true
+			op := &once.Operation[int]{Name: "charge", Lookup: func(context.Context, once.Key) (int, bool, error) {
+				if bad {
+					end()
+				}
+				return 7, true, nil
+			}}
+			w := op.For("1")
+			fail := func(context.Context, once.Key) (int, error) { return 0, io.EOF }
+			if _, err := once.Do(t.Context(), s, w, fail); !errors.Is(err, once.ErrOutcomeUnknown) {
+				t.Fatal(err)
+			}
+			_, err := once.Do(t.Context(), s, w, fail)
+			rec, _ := s.Get(t.Context(), w.Key())
+			if !errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrRejected) || rec.Status != once.Unknown || rec.Attempt != 1 {
+				t.Errorf("Do returned %v, and the record is %v after %d attempts", err, rec.Status, rec.Attempt)
+			}
+			if _, err = op.Ask(t.Context(), s, rec); !errors.Is(err, once.ErrOutcomeUnknown) {
+				t.Errorf("Ask returned %v", err)
+			}
+			if !strings.Contains(log.String(), "function=Lookup") || !strings.Contains(log.String(), "TestUnrulyLookups") {
+				t.Errorf("the log has no stack of Lookup:\n%s", log.String())
+			}
+			bad = false
+			if value, err := once.Do(t.Context(), s, w, fail); value != 7 || err != nil {
+				t.Errorf("Do returned %v, %v, although Lookup has an answer", value, err)
+			}
+		})
+	}
+}
+
+// RunAll does not wait for a function that has ended its goroutine, and says so.
+func TestRunAllReturnsIfAFunctionEndsItsGoroutine(t *testing.T) {
+	others := make(chan struct{})
+	err := once.RunAll(t.Context(), func(context.Context) error { runtime.Goexit(); return nil }, func(ctx context.Context) error {
+		<-ctx.Done()
+		close(others)
+		return ctx.Err()
+	})
+	if err == nil || !strings.Contains(err.Error(), "ended its goroutine") {
+		t.Errorf("RunAll returned %v", err)
+	}
+	<-others
 }

@@ -195,7 +195,7 @@ func (o *Operation[T]) decode(out Outcome) (v T, err error) {
 
 func codecPanic(err *error) {
 	if p := recover(); p != nil {
-		*err = fmt.Errorf("the Codec, or a method of the value, panicked: %v", p)
+		*err = fmt.Errorf("the Codec, or a method of the value, panicked: %s", errtree.Panic(p))
 	}
 }
 

@@ -324,8 +324,8 @@ func (c *Console) put(q *inquiry, a *asker, i int) {
 	r.finding, r.asked = found, true
 }
 
-// find asks. A panic of a Lookup ends the question, and not the program that the
-// console is part of.
+// find asks. A panic of a store ends the question, and not the program that the
+// console is part of. That of a Lookup is an answer that Find lacks.
 func (c *Console) find(ctx context.Context, a *asker, s Store, rec once.Record) (f reconcile.Finding) {
 	defer func() {
 		if cause := recover(); cause != nil {

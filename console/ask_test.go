@@ -231,7 +231,7 @@ func TestQuestionsEnd(t *testing.T) {
 	_, bank, c, _ := branch(t, Options{Write: true}, "1", "2", "3")
 	bank.meet = func(string) { panic("dial bank://app:hunter2@bank") }
 	b := as(t, c, decideToken)
-	b.ask(charge("1")).asked(c).shows("the question panicked", "unknown").hides("hunter2")
+	b.ask(charge("1")).asked(c).shows("Lookup panicked", "unknown").hides("hunter2")
 
 	held := make(chan struct{})
 	c2 := open(t, Options{Stores: []Store{{Name: "shop", Store: c.o.Stores[0].Store, Ask: []reconcile.Operation{reconcile.Of(&once.Operation[string]{Name: "charge",

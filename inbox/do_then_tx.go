@@ -86,7 +86,7 @@ func DoThenTx[V, Tx any](s once.TxStore[Tx], op *once.Operation[V], effect func(
 				return ctx, err
 			}
 			value, err := once.Do(h.handlerContext(ctx), s, work, func(ctx context.Context, key once.Key) (value V, err error) {
-				defer recoverHandler(&err)
+				defer h.recoverHandler(ctx, &err)
 				it.ran = true
 				value, err = effect(ctx, key, it.Message)
 				return value, asHandlerError(err)

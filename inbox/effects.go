@@ -143,7 +143,7 @@ func (h *effects[T]) do(ctx context.Context, it *item) (report once.Report, err 
 		work = work.Redelivered()
 	}
 	_, err = once.Do(ctx, h.store, work, func(ctx context.Context, key once.Key) (value T, err error) {
-		defer recoverHandler(&err)
+		defer h.recoverHandler(ctx, &err)
 		it.ran = true
 		value, err = h.call(ctx, key, it.Message)
 		return value, asHandlerError(err)

@@ -8,6 +8,8 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/checksum"
+	"github.com/effectively-once/once/internal/contain"
+	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/internal/scope"
 	"github.com/effectively-once/once/internal/watch"
@@ -59,22 +61,48 @@ func newEnv(c *Consumer, st once.Store, m mode) (*env, error) {
 	return e, nil
 }
 
+// names is what the functions of the user say about a message.
+type names struct {
+	order string
+	input []byte
+	id    string
+	err   error // why it has no key
+}
+
+// namesOf calls Key, Input and OrderBy for messages. One that panics, or ends its
+// goroutine, has said nothing about its message. They are called for every
+// message, so all of a page share the goroutine that they are called in.
+func (e *env) namesOf(ds []broker.Delivery) []names {
+	all, next := make([]names, len(ds)), 0
+	for next < len(ds) {
+		err := contain.Logged(context.Background(), e.logger, "Key, Input or OrderBy", func() error {
+			for ; next < len(ds); next++ {
+				n, m := &all[next], ds[next].Message
+				n.order, n.input = e.OrderBy(m), e.Input(m)
+				n.id, n.err = e.Key(m)
+				n.err = errtree.Tame(n.err)
+			}
+			return nil
+		})
+		if err != nil {
+			all[next].err = err
+			next++
+		}
+	}
+	return all
+}
+
 // newItem gives a delivery its key, its lane, and what its attempts are counted
 // by.
-func (e *env) newItem(d broker.Delivery) *item {
+func (e *env) newItem(d broker.Delivery, n names) *item {
 	it := &item{Delivery: d, counting: countBefore, token: name.Token()}
 	if !d.Redelivered || d.Message.Attempt == 1 {
 		it.counting = countAfter
 	}
-	it.key = once.Key{Operation: e.keys}
-	err := callHandler(func() (err error) {
-		it.order, it.input = e.OrderBy(d.Message), e.Input(d.Message)
-		it.key.ID, err = e.Key(d.Message)
-		return err
-	})
-	if failed := handlerErrorOf(err); failed != nil {
-		err = failed.err
-	} else {
+	it.key = once.Key{Operation: e.keys, ID: n.id}
+	it.order, it.input = n.order, n.input
+	err := n.err
+	if err == nil {
 		err = it.key.Validate()
 	}
 	if name.Check("", it.order) != nil { // the shelf takes only text
@@ -172,4 +200,12 @@ func (o *observation) end() {
 	ended := o.ended
 	o.ended = nil
 	ended(o.results)
+}
+
+// recoverHandler is deferred around a handler, and turns its panic into an
+// error: one message must not end the process.
+func (e *env) recoverHandler(ctx context.Context, err *error) {
+	if p := recover(); p != nil {
+		*err = &handlerError{contain.Recovered(ctx, e.logger, "the handler", p)}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 
 	"github.com/effectively-once/once"
@@ -106,26 +105,6 @@ func whyOf(err error) string {
 	}
 	return err.Error()
 }
-
-// callHandler calls a function of the user. Its error or panic is a
-// handlerError.
-func callHandler(call func() error) (err error) {
-	defer recoverHandler(&err)
-	return asHandlerError(call())
-}
-
-// recoverHandler is deferred around a handler, and turns its panic into an
-// error: one message must not end the process.
-func recoverHandler(err *error) {
-	if p := recover(); p != nil {
-		*err = &handlerError{&panicError{fmt.Sprintf("inbox: the handler panicked: %v\n%s", p, debug.Stack())}}
-	}
-}
-
-// panicError is a panic of a handler.
-type panicError struct{ text string }
-
-func (p *panicError) Error() string { return p.text }
 
 // asHandlerError marks an error of the user's.
 func asHandlerError(err error) error {

@@ -138,7 +138,7 @@ func TestAPanicIsAFailure(t *testing.T) {
 		b.publish("orders", message("bad"), message("m0"))
 		await(t, "one parked, one handled", func() bool { return c.Stats.Parked.Load() == 1 && c.Stats.Handled.Load() == 1 })
 		found, _ := b.store.Shelved(t.Context(), store.ShelfQuery{})
-		if len(found) != 1 || !strings.Contains(found[0].Reason, "panicked: poison") {
+		if len(found) != 1 || !strings.Contains(found[0].Reason, "the handler panicked, see the log") || strings.Contains(found[0].Reason, "poison") {
 			t.Error(found)
 		}
 	})

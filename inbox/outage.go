@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/contain"
 	"github.com/effectively-once/once/internal/logs"
 )
 
@@ -293,7 +294,7 @@ func (o *outages) judge(it *item, err error) (b blame, after time.Duration, news
 // is no evidence against it, its topic is down instead, and after is the delay
 // before the next attempt.
 func (o *outages) mayPark(ctx context.Context, it *item, err error, attempts int) (parks bool, after time.Duration) {
-	var panicked *panicError
+	var panicked *contain.Error
 	if o.limit <= 0 || attempts == 1 || errors.As(err, &panicked) {
 		return true, 0
 	}

@@ -103,13 +103,15 @@ func (s *session) receive(ctx, work context.Context) (received bool, err error) 
 // itemsOf turns deliveries into items.
 func (s *session) itemsOf(ds []broker.Delivery) []*item {
 	s.Stats.Received.Add(int64(len(ds)))
-	items := make([]*item, len(ds))
-	for i, d := range ds {
+	for _, d := range ds {
 		if s.Checkpoint && d.Position == nil {
 			s.fatal(invalid("consumer %q: %s delivers messages without a position: use a source that is a log, or leave Checkpoint out", s.Name, s.Source.Name()))
 			return nil
 		}
-		items[i] = s.newItem(d)
+	}
+	items := make([]*item, len(ds))
+	for i, n := range s.namesOf(ds) {
+		items[i] = s.newItem(ds[i], n)
 	}
 	s.rereads.stamp(items)
 	return items

@@ -214,7 +214,8 @@ func (w *shelfWorker) attempt(ctx context.Context, m store.Shelved, probe bool) 
 // itemOf returns the item of a message on the shelf.
 func (w *shelfWorker) itemOf(m store.Shelved) *item {
 	message := original(m.Message)
-	it := w.newItem(broker.Delivery{Message: &message, Redelivered: true, Origin: m.Origin})
+	d := broker.Delivery{Message: &message, Redelivered: true, Origin: m.Origin}
+	it := w.newItem(d, w.namesOf([]broker.Delivery{d})[0])
 	it.counting, it.shelvedAt = countAfter, m.Created
 	if it.keyErr != nil && !w.keyed { // its key was its place in the log; on the shelf it is its ID there
 		it.key.ID, it.keyErr = m.Message.ID, nil

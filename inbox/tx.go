@@ -56,7 +56,7 @@ func (h *txHandler[T]) newSession(*rereads) {}
 
 // callWith calls the user's handler in a transaction.
 func (h *txHandler[T]) callWith(ctx context.Context, tx T, items ...*item) (err error) {
-	defer recoverHandler(&err)
+	defer h.recoverHandler(ctx, &err)
 	for _, it := range items {
 		if it.beganLate() {
 			return errBeganLate

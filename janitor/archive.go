@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/errtree"
+	"github.com/effectively-once/once/internal/contain"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
 )
@@ -95,7 +95,7 @@ func (r *run) archive(ctx context.Context, due []once.Record) (time.Duration, er
 	limited, cancel := context.WithTimeout(ctx, r.BatchTime)
 	defer cancel()
 	begun := time.Now()
-	err := errtree.Tame(r.Archive(limited, done))
+	err := contain.Logged(ctx, r.Logger, "the Archive", func() error { return r.Archive(limited, done) })
 	return time.Since(begun), err
 }
 

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,4 +106,39 @@ func TestASlowArchive(t *testing.T) {
 			t.Errorf("it was archived %d times, in a context that ends: %v", a.times("1 1"), ends)
 		}
 	})
+}
+
+// An Archive that does not return has taken nothing, and the Janitor goes on.
+func TestAnArchiveThatPanics(t *testing.T) {
+	for name, end := range map[string]func(){"the Archive panicked, see": func() { panic("disk") }, "the Archive ended its goroutine, see": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, a, text := memstore.New(nil), new(archive), new(strings.Builder)
+				var good atomic.Bool
+				do(t, s, charge, "1", "answer", nil)
+				time.Sleep(2 * time.Hour)
+				take := func(ctx context.Context, done []once.Record) error {
+					if !good.Load() {
+						end()
+					}
+					return a.take(ctx, done)
+				}
+				stats := new(janitor.Stats)
+				j := &janitor.Janitor{Store: s, Archive: take, Stats: stats, Logger: slog.New(slog.NewTextHandler(text, nil))}
+				stop := run(t, j)
+				time.Sleep(time.Minute)
+				synctest.Wait() // so that nobody writes to text
+				log := text.String()
+				if stats.Keys.Load() > 0 || !strings.Contains(log, "the archive failed") || !strings.Contains(log, name) || !strings.Contains(log, "TestAnArchiveThatPanics") {
+					t.Errorf("%d keys are forgotten; the log says %q", stats.Keys.Load(), log)
+				}
+				good.Store(true)
+				time.Sleep(time.Hour)
+				stop()
+				if stats.Keys.Load() == 0 || len(a.got) != 1 {
+					t.Errorf("%d keys are forgotten and %d archived, want all", stats.Keys.Load(), len(a.got))
+				}
+			})
+		})
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/contain"
 	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
@@ -365,7 +366,7 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed []store.Outgoing) {
 	defer ends()
 	r.source.calling(callBegins)
 	ctx, ended := r.observe(ctx, ms)
-	errs := r.source.call(ctx, batch, ms)
+	errs := r.call(ctx, batch, ms)
 	if errs != nil && len(errs) != len(ms) {
 		wrong := fmt.Errorf("outbox: the publisher returned %d errors for %d messages", len(errs), len(ms))
 		errs = slices.Repeat([]error{wrong}, len(ms))
@@ -403,6 +404,20 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed []store.Outgoing) {
 		r.logRefused(failed)
 	}
 	return ok, failed
+}
+
+// call calls the publisher. If that panics, or ends its goroutine, every message of
+// the batch has failed, as far as is known: the next calls find out which of them
+// does it.
+func (r *round) call(ctx context.Context, batch []store.Outgoing, ms []*broker.Message) (errs []error) {
+	ended := contain.Logged(ctx, r.Logger, "the Publisher", func() error {
+		errs = r.source.call(ctx, batch, ms)
+		return nil
+	})
+	if ended != nil {
+		return slices.Repeat([]error{ended}, len(ms))
+	}
+	return errs
 }
 
 // open returns a batch as it is published, without the messages that cannot be

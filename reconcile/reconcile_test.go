@@ -352,7 +352,42 @@ func TestLookupsThatMisbehave(t *testing.T) {
 		if stats.Unanswered.Load() != 3 || stats.Freed.Load() != 1 || time.Since(begun) != 30*time.Second {
 			t.Errorf("%d without an answer, %d freed, in %v", stats.Unanswered.Load(), stats.Freed.Load(), time.Since(begun))
 		}
-		for _, part := range []string{"panic: no", "Resume was ended", "deadline exceeded"} {
+		for _, part := range []string{"Lookup panicked, see", "Lookup ended its goroutine, see", "deadline exceeded"} {
+			if !strings.Contains(text.String(), part) {
+				t.Errorf("the log does not say %q:\n%s", part, text)
+			}
+		}
+	})
+}
+
+// A Resume that does not return leaves its record unknown, and others go on.
+func TestResumesThatMisbehave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, stats, text := memstore.New(nil), new(reconcile.Stats), new(strings.Builder)
+		mail := &once.Operation[string]{Name: "mail", OnUnknown: once.Resend}
+		crash(t, s, mail, "panics", "ends", "good")
+		op := reconcile.Of(mail)
+		op.AtOnce = 1
+		op.Resume = func(ctx context.Context, k once.Key) error {
+			switch k.ID {
+			case "panics":
+				panic("no")
+			case "ends":
+				runtime.Goexit()
+			}
+			_, err := once.Do(ctx, s, mail.For(k.ID), func(context.Context, once.Key) (string, error) { return "sent", nil })
+			return err
+		}
+		r := &reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{op}, Stats: stats, Logger: slog.New(slog.NewTextHandler(text, nil))}
+		if err := r.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantStatus(t, s, mail, "panics", once.Unknown)
+		wantStatus(t, s, mail, "good", once.Done)
+		if stats.Unanswered.Load() != 2 || stats.Resumed.Load() != 1 {
+			t.Errorf("%d without an answer, %d resumed", stats.Unanswered.Load(), stats.Resumed.Load())
+		}
+		for _, part := range []string{"Resume panicked, see", "panic=no", "Resume ended its goroutine, see", "TestResumesThatMisbehave"} {
 			if !strings.Contains(text.String(), part) {
 				t.Errorf("the log does not say %q:\n%s", part, text)
 			}

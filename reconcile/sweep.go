@@ -3,7 +3,6 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -11,7 +10,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/chance"
-	"github.com/effectively-once/once/internal/errtree"
+	"github.com/effectively-once/once/internal/contain"
 	"github.com/effectively-once/once/internal/logs"
 )
 
@@ -200,33 +199,29 @@ func (w *worker) deal(ctx context.Context, rec once.Record) {
 	limited, cancel := context.WithTimeout(ctx, w.AskTime)
 	defer cancel()
 	after, resumed := rec, false
-	err := errors.New("the goroutine of Lookup or Resume was ended")
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
+	err := contain.Logged(ctx, w.Logger, "the Store", func() (err error) {
+		now, err := w.Store.Get(limited, rec.Key)
+		switch {
+		case err != nil:
+			return err
+		case now.Status != once.Unknown:
+			return once.ErrLeaseLost
+		case w.Resume != nil:
+			rec, resumed = now, true
+			return w.resume(limited, rec)
 		}
-		if ctx.Err() == nil || err == nil {
-			w.note(ctx, rec, after, resumed, err)
-		}
-	}()
-	now, failed := w.Store.Get(limited, rec.Key)
-	switch {
-	case failed != nil:
-		err = failed
-	case now.Status != once.Unknown:
-		err = once.ErrLeaseLost
-	case w.Resume != nil:
-		rec = now
-		err, resumed = w.resume(limited, rec), true
-	default:
 		rec = now
 		after, err = w.ask(limited, w.Store, rec)
+		return err
+	})
+	if ctx.Err() == nil || err == nil {
+		w.note(ctx, rec, after, resumed, err)
 	}
 }
 
 // resume returns an error if the record is unchanged afterwards.
 func (w *worker) resume(ctx context.Context, rec once.Record) error {
-	err := errtree.Tame(w.Resume(ctx, rec.Key))
+	err := contain.Logged(ctx, w.Logger, "Resume", func() error { return w.Resume(ctx, rec.Key) })
 	if err == nil || errors.Is(err, once.ErrRejected) {
 		after, failed := w.Store.Get(ctx, rec.Key)
 		if failed == nil && after.Status == once.Unknown && after.Attempt == rec.Attempt {

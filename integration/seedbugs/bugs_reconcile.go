@@ -46,8 +46,8 @@ var reconcileBugs = []Bug{
 		Name: "ages-of-lists-are-believed",
 		Why:  "a key is freed although the other system has forgotten it in the meantime",
 		File: "reconcile/sweep.go",
-		Old:  "	default:\n		rec = now\n",
-		New:  "	default:\n",
+		Old:  "		rec = now\n		after, err",
+		New:  "		after, err",
 		Test: Test{"./reconcile", "^TestAKeyThatRunsOutWhileItWaits$"},
 	},
 }

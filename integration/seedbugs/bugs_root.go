@@ -485,9 +485,9 @@ var rootBugs = []Bug{
 	{
 		Name: "unruly-error-of-a-lookup",
 		Why:  "an error of Lookup whose methods panic ends the call that asks",
-		File: "ask.go",
-		Old:  "\t\terr = errtree.Tame(err)\n",
-		New:  "\t\t_ = errtree.Tame\n",
+		File: "internal/contain/contain.go",
+		Old:  "err := errtree.Tame(f())\n",
+		New:  "_ = errtree.Tame\n\t\terr := f()\n",
 		Test: Test{"./integration/unruly", "^TestUnrulyErrorsElsewhere$"},
 	},
 	{

@@ -3,6 +3,7 @@ package errtree
 import (
 	"fmt"
 	"reflect"
+	"runtime"
 )
 
 // Tame is called once for each error that code of users returns. It returns err
@@ -73,10 +74,20 @@ func unwrap(err error) []error {
 	return nil
 }
 
+// Panic returns what may be told to anybody of the value of a panic: the text of
+// the runtime, but of another value only the type. It may have an address with a
+// password in it.
+func Panic(value any) string {
+	if err, ok := value.(runtime.Error); ok {
+		return err.Error()
+	}
+	return fmt.Sprintf("a value of the type %T", value)
+}
+
 func textOf(err error) (text string) {
 	defer func() {
 		if p := recover(); p != nil {
-			text = fmt.Sprintf("an error of the type %T, whose methods panic: %v", err, p)
+			text = fmt.Sprintf("an error of the type %T, whose methods panic: %s", err, Panic(p))
 		}
 	}()
 	return err.Error()
