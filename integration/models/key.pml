@@ -48,6 +48,7 @@
 #define LEASE 5         /* no lease lapses while its holder relies on it */
 #define FORGOTTEN 6     /* nothing is forgotten inside its time, or while a request can arrive */
 #define DECISION 7      /* a person who did not decide is told so, until the next attempt begins */
+#define DRAINS 8        /* no assertion: every caller gets an answer */
 #ifndef LAW
 #define LAW 0
 #endif
@@ -183,7 +184,12 @@ claim:	atomic {
 		fi };
 	ask();
 	rest[me] = true;
-await:	atomic { (st != RUN && st != UNK) || !rest[me] || left <= -(S+W) -> rest[me] = false; goto call };
+#ifdef WAITS_FOR_THE_HOLDER
+#define waited (st != RUN && st != UNK)
+#else
+#define waited (st != RUN && st != UNK || !rest[me] || left <= -(S+W))
+#endif
+await:	atomic { waited -> rest[me] = false; goto call };
 parked:	atomic { st != PARKED -> goto call };
 
 won:	atomic {                          /* under attempt cur[me] */

@@ -2,9 +2,9 @@
  * The hand-over of a lane between relays, with holds and parks, and the presence of
  * relays. docs/models.md explains it.
  *
- * One lane has messages 0 and 1 of one ordering key, and 2 of another, which are put
+ * One lane has message 0 of one ordering key, and 1 and 2 of another, which are put
  * in this order. Two relays lease the lane, learn what is held in it, read what is
- * pending in one snapshot, look at what people have decided, and publish one message
+ * pending in one snapshot, or only the first of it, look at what people have decided, and publish one message
  * at a time. A person parks one message, and replays or discards what is stuck.
  *
  * ok is the lease as its relay counts it, which ends before the store lets another
@@ -16,10 +16,8 @@
  * and deaths. After them nothing fails: when no step is left, nothing may be left in
  * the outbox. That is the law that all drains.
  *
- * Left out: looks within a round, the limit of a chunk, and rounds in which nothing
- * gets through and that leave their messages pending. So the model does not find that
- * a retry must read what is pending: tests in outbox/holds_test.go do. Also left out:
- * topics, batches of several keys (a batch is an order of calls), blame (any message
+ * Left out: looks within a round, rounds in which nothing gets through and that leave
+ * their messages pending, topics, batches of several keys (a batch is an order of calls), blame (any message
  * that failed may be held or stuck), delayed messages, Overtaking and Pass, the
  * database's log, shares of lanes, stores whose queries may answer late, and the
  * hand-over into queues in one commit. Two relays suffice for a hand-over; a third
@@ -32,10 +30,11 @@
 #ifndef PARKS
 #define PARKS 1         /* how often a person parks */
 #endif
-#define key(m) ((m) / 2)
+#define key(m) (((m) + 1) / 2)
 #define bit(m) (1 << (m))
-#define all(k) ((k) == 0 -> 3 : 4)      /* the messages of an ordering key */
+#define all(k) ((k) == 0 -> 1 : 6)      /* the messages of an ordering key */
 #define upTo(m) ((2 << (m)) - 1)
+#define before(ms) ((ms) & 1 -> 0 : ((ms) & 2 -> 1 : ((ms) & 4 -> 3 : 7)))
 #define first(ms) ((ms) & 1 -> 0 : ((ms) & 2 -> 1 : 2))
 
 #define ORDER 1         /* a message is published after those before it in its ordering key */
@@ -77,7 +76,9 @@ inline stuckBy(k, ms) { if :: ms & all(k) -> parked[k] = 1 + first((ms) & all(k)
 /* look reads what people have decided. */
 inline look(onlyStuck) {
 	d_step {
+#ifndef FORGETS_WHAT_IS_STUCK
 		stuckBy(0, decided & stuck); stuckBy(1, decided & stuck);
+#endif
 		if :: !onlyStuck && decided & held & all(0) -> holds = holds | 1 :: else fi;
 		if :: !onlyStuck && decided & held & all(1) -> holds = holds | 2 :: else fi;
 		known = stuck }
@@ -118,7 +119,12 @@ lease:	atomic { me == 1 || term[1] > 0; !ok[me] && proof[me] && (lane == 0 || la
 		fi;
 		lane == 0 || lane == me || lapsed;
 		lane = me; lapsed = false; ok[me] = true; term[me] = term[me] % 7 + 1 };
-idle:	atomic { !(ok[me] && proof[me]) || pending || toDo(0) || toDo(1);
+#ifdef WAKES_FOR_WHAT_IS_PENDING
+#define toWake pending
+#else
+#define toWake (pending || toDo(0) || toDo(1))
+#endif
+idle:	atomic { !(ok[me] && proof[me]) || toWake;
 		if :: !(ok[me] && proof[me]) -> goto lease :: else fi };
 #ifdef NO_TERM
 	if :: adopted == 9 -> learn() :: else -> adopted = term[me] fi;
@@ -129,7 +135,7 @@ idle:	atomic { !(ok[me] && proof[me]) || pending || toDo(0) || toDo(1);
 #ifdef LOOKS_BEFORE_IT_READS
 	look(false); chunk = pending;
 #else
-	chunk = pending; look(false);
+	if :: chunk = pending :: chunk = bit(first(pending)) & pending fi; look(false);
 #endif
 	d_step {        /* what has a hold waits */
 		if :: hasHold(0) && mayChange -> hold(chunk & all(0)) :: else fi;
@@ -151,8 +157,12 @@ carry:	do
 		:: sent(); unsent = bit(m); chunk = chunk & ~bit(m); m = 0
 		:: fault; goto fails            /* the confirmation is lost */
 		fi };
-	      if :: unsent & all(0) & 1 -> sent() :: true fi    /* it is settled while the next one is published, or before */
+	      if :: unsent & 2 -> sent() :: true fi    /* it is settled while the next one is published, or before */
+#ifdef ENDS_WHAT_WAS_REJECTED
+	   :: atomic { fault; sent(); unsent = bit(m); chunk = chunk & ~bit(m); m = 0 }
+#else
 	   :: atomic { fault; goto fails }
+#endif
 	   :: atomic { faults > 0 && !dead[1] && !dead[2] -> faults--; dead[me] = true; goto dies }
 	   fi; goto carry;
 fails:	   atomic { failed = failed | bit(m); chunk = chunk & ~bit(m);
@@ -187,7 +197,17 @@ fails:	   atomic { failed = failed | bit(m); chunk = chunk & ~bit(m);
 	:: d_step { !hasHold(0) && !hasHold(1) -> t = 0 }; goto idle
 	fi;
 	chunk = held & all(t);
+#ifndef RETRIES_BESIDE_PENDING
+	d_step { waits = chunk; chunk = chunk & before(pending & all(t)) };
+#else
+	waits = chunk;
+#endif
 	look(true);
+	if
+	:: d_step { waits && !chunk -> /* earlier ones are pending, and join */
+		if :: mayChange -> hold(all(t) & before(waits)) :: else fi; waits = 0; t = 0 }; goto idle
+	:: d_step { !(waits && !chunk) -> waits = 0 }
+	fi;
 	if
 	:: d_step { parked[t] > 0 && (chunk & bit(parked[t]-1) || !(chunk & upTo(parked[t]-1))) ->
 		/* has a person decided? */
@@ -234,13 +254,13 @@ proctype Producer() {
 proctype Person() {
 	bool parks = PARKS;
 end:	do
-	:: d_step { parks && pending & 1 -> pending = pending & ~1; stuck = stuck | 1; decided = decided | 1; parks = false }
-	:: d_step { parks && held & 1 -> held = held & ~1; stuck = stuck | 1; decided = decided | 1; parks = false }
 	:: d_step { parks && pending & 2 -> pending = pending & ~2; stuck = stuck | 2; decided = decided | 2; parks = false }
+	:: d_step { parks && held & 2 -> held = held & ~2; stuck = stuck | 2; decided = decided | 2; parks = false }
+	:: d_step { parks && pending & 4 -> pending = pending & ~4; stuck = stuck | 4; decided = decided | 4; parks = false }
 	:: d_step { stuck & 1 -> stuck = stuck & ~1; held = held | 1; decided = decided | 1 }
 	:: d_step { stuck & 2 -> stuck = stuck & ~2; held = held | 2; decided = decided | 2 }
 	:: d_step { stuck & 4 -> stuck = stuck & ~4; held = held | 4; decided = decided | 4 }
-	:: d_step { stuck & 1 -> stuck = stuck & ~1; gone = gone | 1; discarded = discarded | 1 }
+	:: d_step { stuck & 2 -> stuck = stuck & ~2; gone = gone | 2; discarded = discarded | 2 }
 	od
 }
 

@@ -147,6 +147,9 @@ again:
 	/* another process has the partition: it waits until that one moves nothing */
 	if
 	:: atomic { pos == N -> goto ended }
+#ifdef STOPS_WHEN_OVERTAKEN
+	:: goto ended
+#endif
 	:: atomic { ep[3-me] != epoch -> goto open }
 	:: atomic { fault; goto open }
 	fi;
