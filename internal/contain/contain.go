@@ -15,8 +15,9 @@ import (
 
 // Error is the error of a function that panicked or ended its goroutine. It
 // wraps nothing: whatever a function panics with, it has not returned it. Nor does
-// its text show that, because errors are stored and shown to people, and the value
-// of a panic may have an address with a password in it.
+// its text show that, except an error of Go itself, because errors are stored and
+// shown to people, and the value of a panic may have an address with a password in
+// it.
 type Error struct {
 	Stack []byte
 
@@ -26,6 +27,9 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
+	if bug, ok := e.value.(runtime.Error); ok {
+		return fmt.Sprintf("once: %s panicked, see the log: %s", e.what, errtree.Panic(bug))
+	}
 	if e.panicked {
 		return fmt.Sprintf("once: %s panicked, see the log", e.what)
 	}

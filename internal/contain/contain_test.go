@@ -3,6 +3,7 @@ package contain
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"runtime"
@@ -18,11 +19,12 @@ func TestWhateverAFunctionDoesTheCallReturns(t *testing.T) {
 		f    func() error
 		want string // of the error
 	}{
-		"returns": {func() error { return nil }, ""},
-		"fails":   {func() error { return io.EOF }, "EOF"},
-		"panics":  {func() error { return poison(nil) }, "once: the Publisher panicked, see the log"},
-		"exits":   {func() error { runtime.Goexit(); return nil }, "once: the Publisher ended its goroutine, see the log"},
-		"unruly":  {func() error { return (*unruly)(nil) }, "an error of the type *contain.unruly"},
+		"returns":     {func() error { return nil }, ""},
+		"fails":       {func() error { return io.EOF }, "EOF"},
+		"panics":      {func() error { return poison(nil) }, "once: the Publisher panicked, see the log"},
+		"fails in Go": {func() error { var none []int; return fmt.Errorf("%d", none[len(none)]) }, "panicked, see the log: runtime error: index out of range"},
+		"exits":       {func() error { runtime.Goexit(); return nil }, "once: the Publisher ended its goroutine, see the log"},
+		"unruly":      {func() error { return (*unruly)(nil) }, "an error of the type *contain.unruly"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
