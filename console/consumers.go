@@ -27,6 +27,7 @@ type consumerRow struct {
 	Facts                    []part
 	Silent                   bool
 	Retired                  string // when, by whom and why
+	Damaged                  string // why the row cannot be read
 	Down                     []downRow
 	Lag                      lagText
 	URL                      string
@@ -40,7 +41,7 @@ type downRow struct{ Topic, Since, Reason string } // without a Topic: of any
 func (v *view) markDown(ctx context.Context, s Store, all []store.Consumer, rows []consumerRow) error {
 	asked := make(map[string][]downRow)
 	for i, c := range all {
-		if c.Seen > inbox.OutageShown {
+		if c.Seen > inbox.OutageShown || !c.IsLegible() {
 			continue
 		}
 		if _, known := asked[c.Keys]; !known {
@@ -76,6 +77,9 @@ func (v *view) consumerRows(s Store, all []store.Consumer) (rows []consumerRow) 
 			URL: v.consumerLink(s.Name, c.Name), Lag: v.lagTextOf(laggedAt{s.Name, c.Source, c.Keys})}
 		if at, by, why, ok := store.RetiredAt(c.Source); ok {
 			row.Retired, row.Silent, facts = exactTime(at)+" by "+legible.Line(by)+": "+legible.Text(why), false, nil
+		}
+		if c.Damaged != nil {
+			row.Damaged, row.Seen, row.Silent = legible.Text(c.Damaged.Error()), "", false
 		}
 		for fact, value := range facts {
 			row.Facts = append(row.Facts, part{legible.Line(fact), legible.Line(value)})
@@ -117,6 +121,7 @@ type consumerPage struct {
 	Rows      []consumerRow
 	Positions []store.Position
 	Located   bool // the store keeps positions
+	Unread    bool // what it has is not known, because its row is damaged
 	Shelf     []depthRow
 	Rebuilds  []rebuildRow
 	List      string
@@ -171,6 +176,11 @@ func (v *view) showConsumer(status int, e consumerEdit) {
 		v.silent(s, err)
 		return
 	}
+	own = slices.DeleteFunc(own, func(c store.Consumer) bool { return !c.IsLegible() })
+	if p.Unread = len(own) == 0; p.Unread {
+		v.render(status, "consumer", page{Title: "Consumer " + legible.Line(called), Nav: "consumers", Body: p})
+		return
+	}
 	keys := own[0].Keys // under which it keeps what it has, whatever its name is now
 	if e.Problem == "" {
 		v.consumerNews(s.Name, called)
@@ -196,7 +206,7 @@ func (v *view) showConsumer(status int, e consumerEdit) {
 func (v *view) rebuildsOf(ctx context.Context, s Store, shelf inbox.AdminStore, consumer string, all []store.Consumer, reach []store.Position) (rows []rebuildRow, err error) {
 	known := make(map[string]bool)
 	for _, c := range all {
-		if !strings.HasPrefix(c.Name, consumer+"@") || known[c.Name] {
+		if !strings.HasPrefix(c.Name, consumer+"@") || known[c.Name] || !c.IsLegible() {
 			continue
 		}
 		if len(rows) == maxRebuilds {
@@ -212,7 +222,7 @@ func (v *view) rebuildsOf(ctx context.Context, s Store, shelf inbox.AdminStore, 
 		row.Silent = c.Seen > silentAfter && !row.Retired
 		for _, to := range reach {
 			if slices.ContainsFunc(ps, func(p store.Position) bool {
-				return p.Partition == to.Partition && p.Log == to.Log && p.Offset >= to.Offset
+				return p.Damaged == nil && to.Damaged == nil && p.Partition == to.Partition && p.Log == to.Log && p.Offset >= to.Offset
 			}) {
 				row.Reached++
 			}

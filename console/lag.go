@@ -280,7 +280,7 @@ func (c *Console) lagRound(ctx context.Context) {
 			all, err := guarded(ctx, c, of.Name, func() ([]store.Consumer, error) { return registry.Consumers(ctx) })
 			rows[i].err = err
 			for _, at := range all {
-				if _, _, _, retired := store.RetiredAt(at.Source); !retired {
+				if _, _, _, retired := store.RetiredAt(at.Source); !retired && at.IsLegible() {
 					rows[i].consumers = append(rows[i].consumers, lagged{Consumer: at, at: laggedAt{of.Name, at.Source, at.Keys}})
 				}
 			}
@@ -460,7 +460,11 @@ func (c *Console) positionsOf(ctx context.Context, of askedConsumer) ([]store.Po
 	if !ok {
 		return nil, fmt.Errorf("%w: its store keeps no positions", ErrLagUnknown)
 	}
-	return guarded(ctx, c, of.store.Name, func() ([]store.Position, error) { return positioned.Positions(ctx, of.keys) })
+	all, err := guarded(ctx, c, of.store.Name, func() ([]store.Position, error) { return positioned.Positions(ctx, of.keys) })
+	if err == nil {
+		err = store.Corrupt(all)
+	}
+	return all, err
 }
 
 // take reports whether a source may be asked.

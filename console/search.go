@@ -67,7 +67,9 @@ func (v *view) onShelf(ctx context.Context, s Store, shelf store.Shelf, ids []st
 	}
 	var names []string
 	for _, c := range consumers {
-		names = append(names, c.Name)
+		if c.Name != "" { // else its row cannot be read
+			names = append(names, c.Name)
+		}
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)

@@ -115,7 +115,8 @@ func (d Admin) SetPosition(ctx context.Context, p store.Position) error {
 	return d.Store.SetPosition(ctx, p)
 }
 
-// Positions returns the positions of a consumer.
+// Positions returns the positions of a consumer. Those with Damaged set cannot be
+// read, and their consumer waits there until SetPosition.
 func (d Admin) Positions(ctx context.Context, consumer string) ([]store.Position, error) {
 	return d.Store.Positions(ctx, consumer)
 }

@@ -142,6 +142,9 @@ func (d Admin) Retire(ctx context.Context, called string, discard bool, by Decis
 	if _, _, err := store.RetireRows(rows, r); err != nil {
 		return c, err
 	}
+	if err := store.Corrupt(c.Positions); err != nil { // before anything is given up
+		return c, err
+	}
 	if c.Waiting+c.Parked > 0 {
 		if !discard {
 			return c, fmt.Errorf("%w: %q", store.ErrShelfInUse, called)

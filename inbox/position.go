@@ -63,6 +63,8 @@ func (h *positions[T]) handleCurrent(ctx context.Context, items []*item) []resul
 		return repeated(result{kind: reread}, items)
 	case errors.Is(err, ErrLogChanged):
 		return repeated(result{kind: again}, items)
+	case errors.Is(err, once.ErrCorrupt): // of the position, so no message is at fault: all wait until a person sets it
+		return repeated(h.troubled(ctx, items[0], err), items)
 	case err != nil:
 		return repeated(h.refused(ctx, items[0], err), items)
 	}
@@ -178,7 +180,7 @@ func (h *positions[T]) rivalPartition(ctx context.Context, first *item) (*partit
 		return nil, err
 	}
 	for _, at := range rows {
-		if at.Partition != first.Position.Partition {
+		if at.Partition != first.Position.Partition || at.Damaged != nil { // a damaged one does not tell whether it moves
 			continue
 		}
 		at.Shelved = false

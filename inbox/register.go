@@ -176,9 +176,28 @@ func sameSource(a, b string) bool {
 	return ok
 }
 
+// mayBe returns an error if a consumer may be one whose row cannot be read, under
+// this name or another: with a new row it would have other keys, and handle
+// everything again. The store says so of a row that it finds by the name.
+func mayBe(self store.Consumer, all []store.Consumer) error {
+	if slices.ContainsFunc(all, func(c store.Consumer) bool { return c.Name == self.Name && c.IsLegible() }) {
+		return nil
+	}
+	for _, c := range all {
+		if !c.IsLegible() && c.Name != self.Name {
+			return fmt.Errorf("it is not known under which keys it has handled messages, because a row of the registry that may be its own cannot be read: %w", c.Damaged)
+		}
+	}
+	return nil
+}
+
 // findKeys sets the Keys under which a consumer continues.
 func (r *registration) findKeys(self *store.Consumer, all []store.Consumer) error {
 	seen := time.Duration(math.MaxInt64) // never
+	if err := mayBe(*self, all); err != nil {
+		return err
+	}
+	all = slices.DeleteFunc(slices.Clone(all), func(c store.Consumer) bool { return !c.IsLegible() })
 	for _, c := range all {
 		if c.Name == self.Name {
 			self.Keys, seen = c.Keys, min(seen, c.Seen)

@@ -184,8 +184,13 @@ func keysOf(ctx context.Context, in store.Registry, consumer, source string) (st
 		return "", err
 	}
 	for _, c := range all {
-		if name, _ := store.SplitSource(c.Source); c.Name == consumer && name == source {
+		if name, _ := store.SplitSource(c.Source); c.Name == consumer && name == source && c.IsLegible() {
 			return c.Keys, nil
+		}
+	}
+	for _, c := range all { // which may be it
+		if !c.IsLegible() {
+			return "", c.Damaged
 		}
 	}
 	return "", fmt.Errorf("the store has no consumer %q of %s", consumer, source)

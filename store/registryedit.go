@@ -26,6 +26,7 @@ type RegistryEditor interface {
 	//	from is not registered             ErrNoConsumer
 	//	from is to, or one is retired      ErrConsumerState
 	//	to is registered with other Keys   ErrConsumerState
+	//	a damaged row may be one of them   once.ErrCorrupt
 	RenameConsumer(ctx context.Context, from, to string) error
 
 	// RetireConsumer replaces the rows of a name by one, in one transaction. Its
@@ -42,6 +43,8 @@ type RegistryEditor interface {
 	//	                                            ErrConsumerState
 	//	it has Waiting or Parked messages on the    ErrShelfInUse
 	//	shelf
+	//	a row or a position of it is damaged, or    once.ErrCorrupt
+	//	a row that may be of another name of it
 	RetireConsumer(ctx context.Context, r Retirement) error
 }
 
@@ -137,6 +140,18 @@ func RenameRows(rows []RegistryRow, from, to string) (gone []string, after []Reg
 		return nil, nil, ConsumerStateError("%q has this name", from)
 	}
 	renamed := RenamedNames(rows, from, to)
+	for _, row := range rows {
+		if row.Damaged == nil {
+			continue
+		}
+		touched := row.Name == "" || row.Name == to
+		for old, name := range renamed {
+			touched = touched || row.Name == old || row.Name == name
+		}
+		if touched {
+			return nil, nil, fmt.Errorf("store: %q was not renamed: %w", from, row.Damaged)
+		}
+	}
 	if _, ok := renamed[from]; !ok {
 		return nil, nil, fmt.Errorf("%w: %q", ErrNoConsumer, from)
 	}
@@ -204,6 +219,11 @@ func RetireRows(rows []RegistryRow, r Retirement) (after RegistryRow, done bool,
 				after = row
 			}
 			own = append(own, row.Consumer)
+		}
+	}
+	for _, row := range rows {
+		if row.Damaged != nil && (row.Name == r.Name || row.Name == "" || row.Keys == "" || row.Keys == after.Keys) {
+			return after, false, fmt.Errorf("store: %q was not retired: %w", r.Name, row.Damaged)
 		}
 	}
 	after.Source = r.As

@@ -121,31 +121,56 @@ func (p *publisher) rows(ctx context.Context, ms []*broker.Message, errs []error
 	takes = slices.DeleteFunc(takes, func(i int) bool {
 		var of []store.Shelved
 		id := rowID(ms[i])
-		for _, keys := range queues[store.TopicSource(ms[i].Topic)] {
+		all, err := queues.of(ms[i].Topic)
+		for _, keys := range all {
 			of = append(of, store.NewQueued(keys, id, *ms[i]))
 		}
-		if len(of) > 0 {
+		if errs[i] = err; err == nil {
 			rows = append(rows, of)
-		} else {
-			errs[i] = fmt.Errorf("%w: no consumer is registered for the topic %q. It is registered when it first runs", broker.ErrNotYet, ms[i].Topic)
 		}
-		return len(of) == 0
+		return err != nil
 	})
 	return rows, takes, nil
 }
 
-// queues returns who consumes, by the name of the source: the names in the keys of
-// the consumers.
-func (b *Broker) queues(ctx context.Context) (map[string][]string, error) {
-	all, err := b.registry.Consumers(ctx)
-	queues := make(map[string][]string)
-	for _, c := range all {
-		source, _ := store.SplitSource(c.Source)
-		if !slices.Contains(queues[source], c.Keys) { // it may have several names
-			queues[source] = append(queues[source], c.Keys)
+// queues are the names in the keys of the consumers that there are, by the name of
+// their source.
+type queues struct {
+	keys    map[string][]string
+	damaged []store.Consumer // registered too: nobody knows for what source, or under which keys
+}
+
+// of returns whose queues take a message. If a consumer of its topic cannot be read,
+// the message waits, or that consumer would lose it.
+func (q queues) of(topic string) (keys []string, err error) {
+	source := store.TopicSource(topic)
+	for _, c := range q.damaged {
+		if name, _ := store.SplitSource(c.Source); c.Source == "" || name == source {
+			return nil, fmt.Errorf("%w: a consumer that may be one of the topic %q cannot be read: its messages wait, so that it loses none: %w",
+				broker.ErrNotYet, topic, c.Damaged)
 		}
 	}
-	return queues, err
+	if len(q.keys[source]) == 0 {
+		return nil, fmt.Errorf("%w: no consumer is registered for the topic %q. It is registered when it first runs", broker.ErrNotYet, topic)
+	}
+	return q.keys[source], nil
+}
+
+// queues returns who consumes.
+func (b *Broker) queues(ctx context.Context) (queues, error) {
+	all, err := b.registry.Consumers(ctx)
+	q := queues{keys: make(map[string][]string)}
+	for _, c := range all {
+		if !c.IsLegible() {
+			q.damaged = append(q.damaged, c)
+			continue
+		}
+		source, _ := store.SplitSource(c.Source)
+		if !slices.Contains(q.keys[source], c.Keys) { // it may have several names
+			q.keys[source] = append(q.keys[source], c.Keys)
+		}
+	}
+	return q, err
 }
 
 // shelveAlone puts one message into queues. If the store refuses it, that is for

@@ -48,6 +48,7 @@ type consumerJSON struct {
 	Retired *retiredJSON `json:"retired,omitempty"`
 	Queued  *int64       `json:"queued,omitempty"` // messages that wait for it in the store, up to 10,000
 	Down    []downJSON   `json:"down,omitempty"`
+	Damaged string       `json:"damaged,omitempty"` // why its row cannot be read; what could not be read is empty
 }
 
 // downJSON is a topic of which nothing gets through at a consumer.
@@ -69,6 +70,9 @@ func consumersAsJSON(all []store.Consumer) []consumerJSON {
 		c := consumerJSON{Name: one.Name, Source: one.Source, Keys: one.Keys, Seen: seconds(one.Seen)}
 		if at, by, why, ok := store.RetiredAt(one.Source); ok {
 			c.Retired = &retiredJSON{stamp(at), by, why}
+		}
+		if one.Damaged != nil {
+			c.Damaged = one.Damaged.Error()
 		}
 		j = append(j, c)
 	}
@@ -107,7 +111,7 @@ func (c *consumersList) Run(ctx context.Context) error {
 	shelf, carries := once.As[store.Shelf](s.Target.Store)
 	for i, one := range all {
 		sources[i] = sourceText(one)
-		if _, ok := store.TopicOf(one.Source); !ok || !carries {
+		if _, ok := store.TopicOf(one.Source); !ok || !carries || !one.IsLegible() {
 			continue
 		}
 		lag, err := store.QueueLag(ctx, shelf, one.Keys)
@@ -132,10 +136,19 @@ func (c *consumersList) Run(ctx context.Context) error {
 	}
 	table := newTable("NAME", "SEEN", "SOURCE", "KEYS")
 	for i, one := range all {
-		table.Row(one.Name, show.Ago(one.Seen), sources[i], one.Keys)
+		seen := show.Ago(one.Seen)
+		if one.Damaged != nil {
+			seen = "damaged"
+		}
+		table.Row(one.Name, seen, sources[i], one.Keys)
 	}
 	if err := table.Print(os.Stdout); err != nil {
 		return err
+	}
+	for _, one := range all {
+		if one.Damaged != nil {
+			fmt.Fprintln(os.Stdout, show.Line(one.Damaged.Error()))
+		}
 	}
 	told := make(map[string]bool)
 	for _, one := range all {
@@ -157,7 +170,7 @@ func (c *consumersList) Run(ctx context.Context) error {
 func outagesOf(ctx context.Context, s *session, all []store.Consumer) (map[string][]inbox.Outage, error) {
 	down := make(map[string][]inbox.Outage)
 	for _, one := range all {
-		if _, read := down[one.Keys]; read || one.Seen > inbox.OutageShown {
+		if _, read := down[one.Keys]; read || one.Seen > inbox.OutageShown || !one.IsLegible() {
 			continue
 		}
 		found, err := inbox.Outages(ctx, s.Store, one.Keys)
@@ -186,6 +199,7 @@ type positionJSON struct {
 	Offset    int64  `json:"offset"`
 	Epoch     int64  `json:"epoch"`
 	Shelved   bool   `json:"shelved"`
+	Damaged   string `json:"damaged,omitempty"` // why it cannot be read; log, offset and epoch mean nothing then
 }
 
 // keysOf returns the name under which a consumer keeps its positions and its
@@ -197,8 +211,13 @@ func keysOf(ctx context.Context, s *session, name string) (string, error) {
 	}
 	all, err := registry.Consumers(ctx)
 	for _, one := range all {
-		if one.Name == name {
+		if one.Name == name && one.IsLegible() {
 			return one.Keys, err
+		}
+	}
+	for _, one := range all { // which may be it
+		if !one.IsLegible() {
+			return name, one.Damaged
 		}
 	}
 	return name, err
@@ -229,7 +248,11 @@ func (c *consumersPositions) Run(ctx context.Context) error {
 	if c.json() {
 		j := []positionJSON{}
 		for _, p := range all {
-			j = append(j, positionJSON{p.Partition, p.Log, p.Offset, p.Epoch, p.Shelved})
+			is := positionJSON{Partition: p.Partition, Log: p.Log, Offset: p.Offset, Epoch: p.Epoch, Shelved: p.Shelved}
+			if p.Damaged != nil {
+				is.Damaged = p.Damaged.Error()
+			}
+			j = append(j, is)
 		}
 		return printJSON(map[string]any{"positions": j})
 	}
@@ -239,7 +262,19 @@ func (c *consumersPositions) Run(ctx context.Context) error {
 		if p.Shelved {
 			shelf = "messages"
 		}
+		if p.Damaged != nil {
+			table.Row(p.Partition, "damaged", "", "", shelf)
+			continue
+		}
 		table.Row(p.Partition, fmt.Sprint(p.Offset), p.Log, fmt.Sprint(p.Epoch), shelf)
 	}
-	return table.Print(os.Stdout)
+	if err := table.Print(os.Stdout); err != nil {
+		return err
+	}
+	for _, p := range all {
+		if p.Damaged != nil {
+			fmt.Fprintln(os.Stdout, show.Line(p.Damaged.Error()))
+		}
+	}
+	return nil
 }

@@ -482,4 +482,20 @@ var inboxBugs = []Bug{
 		New:  "if limit < 0 { // the page",
 		Test: Test{"./inbox", "^TestADecisionKeepsToItsLimitWhenDamageIsRepaired$"},
 	},
+	{
+		Name: "inbox-parks-for-a-damaged-position",
+		Why:  "the messages of a partition are parked because its position cannot be read",
+		File: "inbox/position.go",
+		Old:  "case errors.Is(err, once.ErrCorrupt): // of the position",
+		New:  "case errors.Is(err, once.ErrClosed): // of the position",
+		Test: Test{"./inbox", "^TestMessagesWaitForADamagedPosition$"},
+	},
+	{
+		Name: "inbox-begins-beside-a-damaged-consumer",
+		Why:  "a consumer that was renamed gets other keys, and handles everything again",
+		File: "inbox/register.go",
+		Old:  "mayBe(*self, all); err != nil",
+		New:  "mayBe(*self, nil); err != nil",
+		Test: Test{"./inbox", "^TestADamagedConsumerIsNotRegisteredAnew$"},
+	},
 }

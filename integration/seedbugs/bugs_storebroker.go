@@ -20,10 +20,8 @@ var storeBrokerBugs = []Bug{
 	{
 		Name: "storebroker-drops-what-nobody-takes", Why: "a message without a consumer is gone",
 		File: "broker/storebroker/publisher.go",
-		Old: `		} else {
-			errs[i]`,
-		New: `		} else if false {
-			errs[i]`,
+		Old:  "if len(q.keys[source]) == 0 {",
+		New:  "if false {",
 		Test: storeBrokerTest("^TestALateConsumerGetsWhatFollows$"),
 	},
 	{
@@ -122,5 +120,26 @@ var storeBrokerBugs = []Bug{
 		Old:  `if h.Version == 0 || h.line != of && (q.Ready || h.State != of.State) {`,
 		New:  `if false {`,
 		Test: Test{"./store/cas", "^TestWhatWasTakenMeanwhileIsNotReady$"},
+	},
+	{
+		Name: "storebroker-passes-a-damaged-consumer", Why: "a consumer whose row cannot be read loses what is published meanwhile",
+		File: "broker/storebroker/publisher.go",
+		Old:  `c.Source == "" || name == source {`,
+		New:  `c.Source == "" && name == source {`,
+		Test: Test{"./broker/storebroker", "^TestNothingIsPublishedPastADamagedConsumer$"},
+	},
+	{
+		Name: "cas-position-that-is-gone-begins-anew", Why: "the document of a position is lost, and its partition is handled again",
+		File: "store/cas/position.go",
+		Old:  "case listed && !known && damage == nil:",
+		New:  "case listed && !known && damage != nil:",
+		Test: Test{"./store/cas", "^TestConformanceBesideDamage$"},
+	},
+	{
+		Name: "cas-drops-a-damaged-consumer", Why: "another consumer registers, and a row that cannot be read is gone for good",
+		File: "store/cas/consumer.go",
+		Old:  "		return r.stored, nil",
+		New:  "		return []byte(`{}`), nil",
+		Test: Test{"./store/cas", "^TestConformanceBesideDamage$"},
 	},
 }

@@ -30,6 +30,15 @@ func damages(db *sql.DB, e engine) (all []storetest.Damage) {
 		records = append(records, "attempt = 'first'", "created = 'now'", "updated = 1.5", "flags = 'none'", "sum = 'x'",
 			"status = 'done'")
 	}
+	consumers := []string{"seen = 0", "seen = -9223372036854775808", "seen = 9223372036854775807", "key_name = ''",
+		"key_name = '', source = '', seen = 7", "name = ''"}
+	positions := []string{"epoch = 0", "epoch = -9223372036854775808", "epoch = 9223372036854775807", "log_name = ''", "consumer = 'another'",
+		"partition_name = ''"}
+	if e.dialect == sqlstore.SQLite {
+		consumers = append(consumers, "seen = 'now'", "seen = 1.5", "seen = x'00'")
+		positions = append(positions, "epoch = 'first'", "epoch = 1.5", "epoch = x'00'", "log_offset = 'the end'", "log_offset = 1.5", "digest = 'x'",
+			"digest = x'00'")
+	}
 	run := func(ctx context.Context, table, set, where string) error {
 		ctx, cancel := context.WithTimeout(ctx, testenv.Patience)
 		defer cancel()
@@ -63,6 +72,24 @@ func damages(db *sql.DB, e engine) (all []storetest.Damage) {
 				return run(ctx, "once_shelf", set, fmt.Sprintf("consumer = '%s' AND message_id = '%s'", consumer, id))
 			}})
 	}
+	for _, set := range consumers {
+		all = append(all, storetest.Damage{Name: "consumer: " + set, Consumer: func(ctx context.Context, name string) (func(context.Context) error, error) {
+			var source, keys string
+			var seen int64
+			where := "id = " + e.digest("consumer", name)
+			err := db.QueryRowContext(ctx, "SELECT source, key_name, seen FROM once_consumer WHERE "+where).Scan(&source, &keys, &seen)
+			if err != nil {
+				return nil, err
+			}
+			undo := fmt.Sprintf("name = '%s', source = '%s', key_name = '%s', seen = %d", name, source, keys, seen)
+			return func(ctx context.Context) error { return run(ctx, "once_consumer", undo, where) }, run(ctx, "once_consumer", set, where)
+		}})
+	}
+	for _, set := range positions {
+		all = append(all, storetest.Damage{Name: "position: " + set, Position: func(ctx context.Context, consumer, partition string) error {
+			return run(ctx, "once_position", set, "id = "+e.digest("position", consumer, partition))
+		}})
+	}
 	for _, set := range records {
 		all = append(all, storetest.Damage{Name: "record: " + set, Record: func(ctx context.Context, k once.Key) error {
 			return run(ctx, "once_record", set, e.isKey(k))
@@ -73,14 +100,21 @@ func damages(db *sql.DB, e engine) (all []storetest.Damage) {
 
 // isKey is the condition for the row of a key, by its digest.
 func (e engine) isKey(k once.Key) string {
-	id := k.UUID()
-	switch e.dialect {
-	case sqlstore.PostgreSQL:
-		return fmt.Sprintf(`"key" = '%s'`, name.Format(id))
-	case sqlstore.MySQL:
-		return fmt.Sprintf("`key` = x'%x'", id)
+	column := `"key"`
+	if e.dialect == sqlstore.MySQL {
+		column = "`key`"
 	}
-	return fmt.Sprintf(`"key" = x'%x'`, id)
+	return column + " = " + e.uuid(k.UUID())
+}
+
+// digest is the ID of a row by its names.
+func (e engine) digest(parts ...string) string { return e.uuid(name.Digest(parts...)) }
+
+func (e engine) uuid(id [16]byte) string {
+	if e.dialect == sqlstore.PostgreSQL {
+		return fmt.Sprintf("'%s'", name.Format(id))
+	}
+	return fmt.Sprintf("x'%x'", id)
 }
 
 // One damaged bit in the time until which a key is kept does not make finished

@@ -1,9 +1,12 @@
 package cas
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,10 +41,88 @@ type Consuming[Tx any] struct{ Shelving[Tx] }
 type registered struct {
 	Name, Source, Keys string
 	Seen               Instant
+
+	// stored is what is written again in place of a row that cannot be read.
+	stored json.RawMessage
+	damage error
 }
 
 func (r registered) at(now Now) store.Consumer {
-	return store.Consumer{Name: r.Name, Source: r.Source, Keys: r.Keys, Seen: max(0, now.AtLeastSince(r.Seen))}
+	c := store.Consumer{Name: r.Name, Source: r.Source, Keys: r.Keys}
+	if r.damage != nil {
+		c.Damaged = store.DamagedConsumer(r.Name, r.damage)
+	} else {
+		c.Seen = max(0, now.AtLeastSince(r.Seen))
+	}
+	return c
+}
+
+// MarshalJSON writes a row as it was, if it could not be read.
+func (r registered) MarshalJSON() ([]byte, error) {
+	if r.damage != nil {
+		return r.stored, nil
+	}
+	return json.Marshal(struct {
+		Name, Source, Keys string
+		Seen               Instant
+	}{r.Name, r.Source, r.Keys, r.Seen})
+}
+
+// UnmarshalJSON reads what it can of a row. It returns no error, because that would
+// end the list.
+func (r *registered) UnmarshalJSON(text []byte) error {
+	var fields map[string]json.RawMessage
+	if r.damage = json.Unmarshal(text, &fields); r.damage == nil && fields == nil {
+		r.damage = errors.New("it is null")
+	}
+	for _, field := range []struct {
+		name string
+		into any
+	}{{"Name", &r.Name}, {"Source", &r.Source}, {"Keys", &r.Keys}, {"Seen", &r.Seen}} {
+		value, ok := fields[field.name]
+		err := json.Unmarshal(value, field.into)
+		switch {
+		case r.damage != nil: // of the fields before, or of all
+		case !ok || string(value) == "null":
+			r.damage = fmt.Errorf("it has no %s", field.name)
+		case err != nil:
+			r.damage = fmt.Errorf("its %s: %w", field.name, err)
+		}
+	}
+	switch {
+	case r.damage != nil:
+	case r.Name == "" || r.Keys == "":
+		r.damage = errors.New("its Name or its Keys is empty")
+	case r.Seen <= 0 || r.Seen > lastTime:
+		r.damage = fmt.Errorf("its Seen is no time: %d", r.Seen)
+	}
+	if r.damage != nil {
+		r.stored = bytes.Clone(text)
+	}
+	return nil
+}
+
+// registry is the document of all consumers. It is written when there is one, so an
+// empty one is damaged.
+type registry []registered
+
+// UnmarshalJSON reads the rows of a registry.
+func (r *registry) UnmarshalJSON(text []byte) error {
+	err := json.Unmarshal(text, (*[]registered)(r))
+	if err == nil && len(*r) == 0 {
+		err = errors.New("it is empty")
+	}
+	return err
+}
+
+// explained is the error of the document of all consumers, or nil.
+func explained(err error) error {
+	if !errors.Is(err, once.ErrCorrupt) {
+		return err
+	}
+	return fmt.Errorf("the consumers are registered in one document, which is damaged: %w. Restore it. If that is impossible, stop all that publishes "+
+		"through this store, let all consumers run, and delete the document: each of those registers again within a minute, with the keys that it "+
+		"has. One that does not run, and was renamed, would handle everything again", err)
 }
 
 // consumersDoc has all consumers: by name, and by when their source was first
@@ -60,46 +141,54 @@ func (c *Shelving[Tx]) Register(ctx context.Context, at store.Consumer) (before 
 		if err != nil {
 			return err
 		}
-		var all []registered
+		var all registry
 		if _, err := d.read(ctx, consumersDoc, &all); err != nil {
-			return err
+			return explained(err)
 		}
 		var changed bool
-		if before, all, changed = register(all, at, keys, now); !changed {
-			return nil
+		if before, all, changed, err = register(all, at, keys, now); err != nil || !changed {
+			return err
 		}
 		return d.write(consumersDoc, all)
 	})
 	return before, err
 }
 
-func register(all []registered, at store.Consumer, keys string, now Now) (before store.Consumer, is []registered, changed bool) {
+func register(all registry, at store.Consumer, keys string, now Now) (before store.Consumer, is registry, changed bool, err error) {
+	of := func(r registered) bool { return r.Name == at.Name && r.at(now).IsLegible() }
 	find := func(source string) int {
 		return slices.IndexFunc(all, func(r registered) bool {
 			_, ok := store.MatchSource(r.Source, source)
-			return r.Name == at.Name && ok
+			return of(r) && ok
 		})
 	}
-	first := slices.IndexFunc(all, func(r registered) bool { return r.Name == at.Name })
-	i := find(at.Source)
+	first, i := slices.IndexFunc(all, of), find(at.Source)
+	for _, r := range all {
+		if c := r.at(now); i < 0 && !c.IsLegible() && (c.Name == "" || c.Name == at.Name) {
+			return before, all, false, fmt.Errorf("the consumer %q was not registered, because this row may be its own: %w", at.Name, c.Damaged)
+		}
+	}
 	switch {
 	case i >= 0:
 		before = all[i].at(now)
 		before.Source, _ = store.MatchSource(before.Source, at.Source)
 		at.Source = before.Source
 	case first >= 0 && find(at.SharedWith) < 0:
-		return all[first].at(now), all, false
+		before = all[first].at(now)
+		before.Damaged = nil
+		return before, all, false, nil
 	case first >= 0:
 		before = all[first].at(now)
 		before.Source = at.Source
 	}
+	before.Damaged = nil // what is legible is right, and the time is written anew
 	row := registered{Name: at.Name, Source: at.Source, Keys: cmp.Or(before.Keys, keys), Seen: now.Changed()}
 	if i >= 0 {
 		all[i] = row
 	} else {
 		all = append(all, row)
 	}
-	return before, all, true
+	return before, all, true, nil
 }
 
 // Consumers returns all consumers by name, once for each source.
@@ -108,8 +197,10 @@ func (c *Shelving[Tx]) Consumers(ctx context.Context) (all []store.Consumer, err
 	if err != nil {
 		return nil, err
 	}
-	var rows []registered
-	if err := c.load(ctx, consumersDoc, &rows); err != nil {
+	var rows registry
+	if err := explained(c.load(ctx, consumersDoc, &rows)); errors.Is(err, once.ErrCorrupt) {
+		return []store.Consumer{{Damaged: err}}, nil
+	} else if err != nil {
 		return nil, err
 	}
 	for _, row := range rows {
@@ -123,11 +214,17 @@ func (c *Shelving[Tx]) Consumers(ctx context.Context) (all []store.Consumer, err
 
 // load decodes a document that is stored, if there is one.
 func (c *Shelving[Tx]) load(ctx context.Context, name string, into any) error {
-	doc, err := c.Docs.LoadDoc(ctx, DocName{Name: name})
-	if err == nil {
-		_, err = decodeDoc(name, doc, into)
-	}
+	_, err := c.loadDoc(ctx, name, into)
 	return err
+}
+
+// loadDoc is load. It also reports whether there is such a document.
+func (c *Shelving[Tx]) loadDoc(ctx context.Context, name string, into any) (bool, error) {
+	doc, err := c.Docs.LoadDoc(ctx, DocName{Name: name})
+	if err != nil {
+		return false, err
+	}
+	return decodeDoc(name, doc, into)
 }
 
 // docOf returns the name of a document. Names of consumers and partitions are

@@ -3,6 +3,7 @@ package cas_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -44,8 +45,21 @@ func (t *table) damages() (all []storetest.Damage) {
 				return t.damage(func(name string, _ []byte) bool { return name == doc }, change)
 			}
 		}
+		undoable := func(doc string) (func(context.Context) error, error) {
+			var was cas.Doc
+			is := func(name string, _ []byte) bool { return name == doc }
+			err := t.damage(is, func(d cas.Doc) cas.Doc { was = d; return change(d) })
+			return func(context.Context) error { return t.damage(is, func(cas.Doc) cas.Doc { return was }) }, err
+		}
 		all = append(all, storetest.Damage{
-			Name:   name,
+			Name:     name,
+			Registry: func(context.Context) (func(context.Context) error, error) { return undoable("consumers") },
+			Position: func(ctx context.Context, consumer, partition string) error {
+				return whole(fmt.Sprintf("position/%x/%x", consumer, partition))(ctx)
+			},
+			Partitions: func(_ context.Context, consumer string) (func(context.Context) error, error) {
+				return undoable(fmt.Sprintf("partitions/%x", consumer))
+			},
 			Leases: whole("lanes"),
 			Shelf:  whole("shelf"),
 			Outgoing: func(_ context.Context, id string) error {
@@ -73,7 +87,62 @@ func (t *table) damages() (all []storetest.Damage) {
 			},
 		})
 	}
-	return all
+	for _, row := range []string{`7`, `null`, `[]`, `{}`, `{"Name":7,"Source":"queue b","Keys":KEYS,"Seen":1}`, `{"Name":"NAME","Source":"queue b","Seen":1}`,
+		`{"Name":"NAME","Source":null,"Keys":"","Seen":1}`, `{"Name":"NAME","Keys":"","Source":"queue b","Seen":1}`,
+		`{"Name":"NAME","Source":"queue b","Keys":KEYS,"Seen":"now"}`, `{"Name":"NAME","Source":"queue b","Keys":KEYS}`,
+		`{"Name":"NAME","Source":"queue b","Keys":KEYS,"Seen":-1}`} {
+		all = append(all, storetest.Damage{Name: "a consumer: " + row, Consumer: func(_ context.Context, name string) (func(context.Context) error, error) {
+			var was, is []byte
+			exchange := func(from, to *[]byte) error {
+				return t.damage(func(name string, _ []byte) bool { return name == "consumers" }, func(d cas.Doc) cas.Doc {
+					return cas.Doc{Text: bytes.Replace(d.Text, *from, *to, 1), Version: d.Version}
+				})
+			}
+			var rows []json.RawMessage
+			if err := json.Unmarshal(t.text("consumers"), &rows); err != nil {
+				return nil, err
+			}
+			for _, text := range rows {
+				var of struct{ Name, Keys string }
+				if json.Unmarshal(text, &of) == nil && of.Name == name {
+					was, is = text, []byte(row)
+					is = bytes.Replace(is, []byte("NAME"), []byte(name), 1)
+					is = bytes.Replace(is, []byte("KEYS"), fmt.Appendf(nil, "%q", of.Keys), 1)
+				}
+			}
+			if was == nil {
+				return nil, errors.New("there is no such consumer")
+			}
+			return func(context.Context) error {
+				if !bytes.Contains(t.text("consumers"), is) { // it was repaired
+					return nil
+				}
+				return exchange(&is, &was)
+			}, exchange(&was, &is)
+		}})
+	}
+	for _, from := range []string{`"Log":"log 1"`, `"Offset":5`, `"Epoch":1`, `"Digest":[`, `"Consumer":"`, `"Partition":"`} {
+		for _, to := range []string{`"Other":` + from[strings.Index(from, ":")+1:], strings.Replace(from, `":`, `":null,"Was":`, 1)} {
+			all = append(all, storetest.Damage{Name: "a position: " + to, Position: func(_ context.Context, consumer, partition string) error {
+				return t.damage(func(name string, _ []byte) bool { return name == fmt.Sprintf("position/%x/%x", consumer, partition) }, func(d cas.Doc) cas.Doc {
+					return cas.Doc{Text: bytes.Replace(d.Text, []byte(from), []byte(to), 1), Version: d.Version}
+				})
+			}})
+		}
+	}
+	return append(all, storetest.Damage{Name: "the document of a position is gone", Position: func(_ context.Context, consumer, partition string) error {
+		t.Mu.Lock()
+		defer t.Mu.Unlock()
+		delete(t.Docs, cas.DocName{Name: fmt.Sprintf("position/%x/%x", consumer, partition)})
+		return nil
+	}})
+}
+
+// text returns that of a document.
+func (t *table) text(name string) []byte {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	return t.Docs[cas.DocName{Name: name}].Text
 }
 
 // One damaged document of a message keeps no other message from being published,

@@ -498,11 +498,14 @@ func (c *Shelving[Tx]) readShelf(ctx context.Context, d docs[Tx], now Now) (s sh
 // shelvers returns those registered consumers that have a shelf, and their queues
 // that are one.
 func (c *Shelving[Tx]) shelvers(ctx context.Context) (is []string, err error) {
-	var all []registered
+	var all registry
 	if err := c.load(ctx, consumersDoc, &all); err != nil && !errors.Is(err, once.ErrCorrupt) {
 		return nil, err
 	}
 	for _, r := range all {
+		if r.Keys == "" { // it cannot be read
+			continue
+		}
 		for _, consumer := range []string{r.Keys, store.QueueOf(r.Keys)} {
 			doc, err := c.Docs.LoadDoc(ctx, DocName{Name: linesDoc(consumer)})
 			if err != nil {

@@ -61,8 +61,29 @@ func (a *account) damages() (all []storetest.Damage) {
 		"no name":   func(_, of map[string]any) { delete(of, "doc") },
 		"a bad one": func(_, of map[string]any) { of["doc"] = 7 },
 	} {
+		undoable := func(ctx context.Context, doc string) (undo func(context.Context) error, err error) {
+			var was []byte
+			var place azcosmos.PartitionKey
+			err = change(ctx, func(id, _ string) bool { return id == "once-doc-"+doc }, func(item, of map[string]any) {
+				was, _ = json.Marshal(item)
+				place = azcosmos.NewPartitionKeyString(fmt.Sprint(item["customer"]))
+				to(item, of)
+			})
+			return func(ctx context.Context) error {
+				_, err := container.UpsertItem(ctx, place, was, nil)
+				return err
+			}, err
+		}
 		all = append(all, storetest.Damage{
-			Name: name,
+			Name:     name,
+			Registry: func(ctx context.Context) (func(context.Context) error, error) { return undoable(ctx, "consumers") },
+			Position: func(ctx context.Context, consumer, partition string) error {
+				_, err := undoable(ctx, fmt.Sprintf("position.%x.%x", consumer, partition))
+				return err
+			},
+			Partitions: func(ctx context.Context, consumer string) (func(context.Context) error, error) {
+				return undoable(ctx, fmt.Sprintf("partitions.%x", consumer))
+			},
 			Outgoing: func(ctx context.Context, id string) error {
 				return change(ctx, func(name, text string) bool {
 					return strings.HasPrefix(name, "once-doc-out.") && strings.Contains(text, fmt.Sprintf("%q", id))

@@ -93,8 +93,27 @@ func damages(c *dynamodb.Client, table string) (all []storetest.Damage) {
 		"no text":           func(it item) { delete(it, "text") },
 		"a number for text": func(it item) { it["text"] = &types.AttributeValueMemberN{Value: "1"} },
 	} {
+		undoable := func(ctx context.Context, pk string) (func(context.Context) error, error) {
+			was, err := get(ctx, pk)
+			if err != nil {
+				return nil, err
+			}
+			return func(ctx context.Context) error {
+				_, err := c.PutItem(ctx, &dynamodb.PutItemInput{TableName: &table, Item: was})
+				return err
+			}, change(ctx, pk, to)
+		}
 		all = append(all, storetest.Damage{
-			Name:     name,
+			Name: name,
+			Registry: func(ctx context.Context) (func(context.Context) error, error) {
+				return undoable(ctx, "once#doc:consumers")
+			},
+			Position: func(ctx context.Context, consumer, partition string) error {
+				return change(ctx, fmt.Sprintf("once#doc:position/%x/%x", consumer, partition), to)
+			},
+			Partitions: func(ctx context.Context, consumer string) (func(context.Context) error, error) {
+				return undoable(ctx, fmt.Sprintf("once#doc:partitions/%x", consumer))
+			},
 			Outgoing: func(ctx context.Context, id string) error { return outgoing(ctx, id, to) },
 			Shelved:  func(ctx context.Context, consumer, id string) error { return shelved(ctx, consumer, id, to) },
 		})

@@ -30,6 +30,26 @@ func (f *fixture) damages() (all []storetest.Damage) {
 				return run(ctx, "once_shelf", set, fmt.Sprintf("consumer = '%s' AND message_id = '%s'", consumer, id))
 			}})
 	}
+	for _, set := range []string{"seen = 0", "seen = -9223372036854775808", "seen = 9223372036854775807", "key_name = ''",
+		"key_name = '', source = '', seen = 7", "name = ''"} {
+		all = append(all, storetest.Damage{Name: "consumer: " + set, Consumer: func(ctx context.Context, called string) (func(context.Context) error, error) {
+			var source, keys string
+			var seen int64
+			where := fmt.Sprintf("id = '%s'", name.Format(name.Digest("consumer", called)))
+			err := f.admin.QueryRow(ctx, fmt.Sprintf("SELECT source, key_name, seen FROM %s.once_consumer WHERE %s", f.schema, where)).Scan(&source, &keys, &seen)
+			if err != nil {
+				return nil, err
+			}
+			undo := fmt.Sprintf("name = '%s', source = '%s', key_name = '%s', seen = %d", called, source, keys, seen)
+			return func(ctx context.Context) error { return run(ctx, "once_consumer", undo, where) }, run(ctx, "once_consumer", set, where)
+		}})
+	}
+	for _, set := range []string{"epoch = 0", "epoch = -9223372036854775808", "epoch = 9223372036854775807", "log_name = ''",
+		"consumer = 'another'", "partition_name = ''"} {
+		all = append(all, storetest.Damage{Name: "position: " + set, Position: func(ctx context.Context, consumer, partition string) error {
+			return run(ctx, "once_position", set, fmt.Sprintf("id = '%s'", name.Format(name.Digest("position", consumer, partition))))
+		}})
+	}
 	for _, set := range []string{"status = 9", "status = -1", "id = 'another'", "operation = operation, id = ''"} {
 		all = append(all, storetest.Damage{Name: "record: " + set, Record: func(ctx context.Context, k once.Key) error {
 			return run(ctx, "once_record", set, fmt.Sprintf("key = '%s'", name.Format(k.UUID())))

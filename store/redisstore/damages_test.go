@@ -41,6 +41,9 @@ func damages(c *redis.Client, prefix string) (all []storetest.Damage) {
 	for name, change := range documentDamages(c) {
 		all = append(all, storetest.Damage{
 			Name: name,
+			Position: func(ctx context.Context, consumer, partition string) error {
+				return change(ctx, fmt.Sprintf("%s{00}:doc:position/%x/%x", prefix, consumer, partition))
+			},
 			Outgoing: func(ctx context.Context, id string) error {
 				key, err := find(ctx, "out/", fmt.Sprintf("%q", id))
 				return errors.Join(err, change(ctx, key))
@@ -65,6 +68,20 @@ func documentDamages(c *redis.Client) map[string]func(ctx context.Context, key s
 	}
 }
 
+// undoable changes a document, and returns what makes it what it was.
+func undoable(ctx context.Context, c *redis.Client, key string, change func(context.Context, string) error) (func(context.Context) error, error) {
+	was, err := c.HGetAll(ctx, key).Result()
+	if err == nil && len(was) == 0 {
+		err = fmt.Errorf("there is no document %s", key)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		return errors.Join(c.Del(ctx, key).Err(), c.HSet(ctx, key, was).Err())
+	}, change(ctx, key)
+}
+
 // One damaged document that many share stops none of them.
 func TestConformanceBesideDamagedDocuments(t *testing.T) {
 	c, o := connect(t), redisstore.Options{}
@@ -76,6 +93,12 @@ func TestConformanceBesideDamagedDocuments(t *testing.T) {
 		h.Damages = append(h.Damages, storetest.Damage{Name: name,
 			Leases: func(ctx context.Context) error { return change(ctx, o.Prefix+"{00}:doc:lanes") },
 			Shelf:  func(ctx context.Context) error { return change(ctx, o.Prefix+"{00}:doc:shelf") },
+			Registry: func(ctx context.Context) (func(context.Context) error, error) {
+				return undoable(ctx, c, o.Prefix+"{00}:doc:consumers", change)
+			},
+			Partitions: func(ctx context.Context, consumer string) (func(context.Context) error, error) {
+				return undoable(ctx, c, fmt.Sprintf("%s{00}:doc:partitions/%x", o.Prefix, consumer), change)
+			},
 		})
 	}
 	for _, c := range storetest.TxCases(t, h) {

@@ -2,6 +2,7 @@ package sqlschema
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -118,11 +119,21 @@ func (h hexOf) Scan(value any) (err error) {
 // Damaged returns the error of a row whose columns could not be read, or nil. It
 // is for Unopened of a message.
 func Damaged(row string, unread []string, decoding ...error) error {
-	why := make([]string, 0, len(unread)+len(decoding))
+	why := Unread(unread, decoding...)
+	if why == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %s is damaged: %w. Repair its row, or remove it", once.ErrCorrupt, row, why)
+}
+
+// Unread says why a row is damaged: columns that could not be read, and what else is
+// wrong with it. It returns nil if nothing is.
+func Unread(unread []string, wrong ...error) error {
+	why := make([]string, 0, len(unread)+len(wrong))
 	for _, column := range unread {
 		why = append(why, fmt.Sprintf("the column %s has a value of another type", column))
 	}
-	for _, err := range decoding {
+	for _, err := range wrong {
 		if err != nil {
 			why = append(why, err.Error())
 		}
@@ -130,7 +141,7 @@ func Damaged(row string, unread []string, decoding ...error) error {
 	if len(why) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s is damaged: %s. Repair its row, or remove it", once.ErrCorrupt, row, strings.Join(why, "; "))
+	return errors.New(strings.Join(why, "; "))
 }
 
 // Between returns the time between two times in microseconds. It is as long as a

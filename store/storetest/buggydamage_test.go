@@ -34,6 +34,19 @@ var damageBugs = map[string]string{
 	"a damaged shelf takes no message":      "damage/shelf-index",
 	"a damaged shelf is not listed":         "damage/shelf-index",
 	"a damaged shelf is shown nowhere":      "damage/shelf-index",
+	"a damaged consumer ends the list":      "damage/consumers",
+	"damaged consumers are shown nowhere":   "damage/consumers",
+	"a damaged consumer is a new one":       "damage/consumers",
+	"a damaged consumer keeps others out":   "damage/consumers",
+	"a damaged registry is empty":           "damage/registry",
+	"a damaged registry ends the list":      "damage/registry",
+	"a damaged position ends the list":      "damage/positions",
+	"damaged positions are shown nowhere":   "damage/positions",
+	"a damaged position begins anew":        "damage/positions",
+	"a damaged position is moved":           "damage/positions",
+	"a damaged position cannot be set":      "damage/positions",
+	"without a list, no position opens":     "damage/partitions",
+	"without a list, no position is listed": "damage/partitions",
 }
 
 // spoiled is a store of which rows can be damaged.
@@ -54,6 +67,16 @@ func (m *marked) mark(kind string, names ...string) error {
 	defer m.mu.Unlock()
 	m.rows[fmt.Sprint(kind, names)] = true
 	return nil
+}
+
+// unmark returns a function that makes the row whole.
+func (m *marked) unmark(kind string, names ...string) func(context.Context) error {
+	return func(context.Context) error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.rows, fmt.Sprint(kind, names))
+		return nil
+	}
 }
 
 func (m *marked) has(kind string, names ...string) bool {
@@ -83,6 +106,16 @@ func spoiling(bug string) storetest.TxHarness[*memstore.Tx] {
 			{Name: "shelved", Shelved: func(_ context.Context, c, id string) error { return of.mark("shelved", c, id) }},
 			{Name: "leases", Leases: func(context.Context) error { return of.mark("leases") }},
 			{Name: "shelf", Shelf: func(context.Context) error { return of.mark("shelf") }},
+			{Name: "consumer", Consumer: func(_ context.Context, name string) (func(context.Context) error, error) {
+				return of.unmark("consumer", name), of.mark("consumer", name)
+			}},
+			{Name: "registry", Registry: func(context.Context) (func(context.Context) error, error) {
+				return of.unmark("registry"), of.mark("registry")
+			}},
+			{Name: "position", Position: func(_ context.Context, c, p string) error { return of.mark("position", c, p) }},
+			{Name: "partitions", Partitions: func(_ context.Context, c string) (func(context.Context) error, error) {
+				return of.unmark("partitions", c), of.mark("partitions", c)
+			}},
 		},
 	}
 }
@@ -240,6 +273,99 @@ func (s spoiled) Change(ctx context.Context, m store.Shelved) error {
 		return once.ErrCorrupt
 	}
 	return s.Store.Change(ctx, m)
+}
+
+func (s spoiled) Register(ctx context.Context, c store.Consumer) (store.Consumer, error) {
+	all, _ := s.Store.Consumers(ctx)
+	any := slices.ContainsFunc(all, func(c store.Consumer) bool { return s.has("consumer", c.Name) })
+	switch {
+	case s.has("registry"), s.bug == "a damaged consumer keeps others out" && any:
+		return store.Consumer{}, once.ErrCorrupt
+	case !s.has("consumer", c.Name):
+	case s.bug == "a damaged consumer is a new one":
+		return store.Consumer{}, nil
+	default:
+		return store.Consumer{}, once.ErrCorrupt
+	}
+	return s.Store.Register(ctx, c)
+}
+
+func (s spoiled) Consumers(ctx context.Context) (all []store.Consumer, err error) {
+	switch {
+	case s.has("registry") && s.bug == "a damaged registry is empty":
+		return nil, nil
+	case s.has("registry") && s.bug == "a damaged registry ends the list":
+		return nil, once.ErrCorrupt
+	case s.has("registry"):
+		return []store.Consumer{{Damaged: once.ErrCorrupt}}, nil
+	}
+	all, err = s.Store.Consumers(ctx)
+	for i := range all {
+		if s.has("consumer", all[i].Name) {
+			all[i] = store.Consumer{Name: all[i].Name, Damaged: once.ErrCorrupt}
+			if s.bug == "a damaged consumer ends the list" {
+				return nil, once.ErrCorrupt
+			}
+		}
+	}
+	if s.bug == "damaged consumers are shown nowhere" {
+		all = slices.DeleteFunc(all, func(c store.Consumer) bool { return c.Damaged != nil })
+	}
+	return all, err
+}
+
+func (s spoiled) Positions(ctx context.Context, consumer string) (all []store.Position, err error) {
+	if s.has("partitions", consumer) {
+		if s.bug == "without a list, no position is listed" {
+			return nil, nil
+		}
+		return []store.Position{{Consumer: consumer, Damaged: once.ErrCorrupt}}, nil
+	}
+	all, err = s.Store.Positions(ctx, consumer)
+	for i := range all {
+		if s.has("position", consumer, all[i].Partition) {
+			all[i].Damaged = once.ErrCorrupt
+			if s.bug == "a damaged position ends the list" {
+				return nil, once.ErrCorrupt
+			}
+		}
+	}
+	if s.bug == "damaged positions are shown nowhere" {
+		all = slices.DeleteFunc(all, func(p store.Position) bool { return p.Damaged != nil })
+	}
+	return all, err
+}
+
+func (s spoiled) OpenPosition(ctx context.Context, consumer, partition string) (store.Position, error) {
+	switch {
+	case s.bug == "without a list, no position opens" && s.has("partitions", consumer):
+		return store.Position{}, once.ErrCorrupt
+	case !s.has("position", consumer, partition):
+	case s.bug == "a damaged position begins anew":
+		return store.Position{Consumer: consumer, Partition: partition, Epoch: 1}, nil
+	default:
+		return store.Position{}, once.ErrCorrupt
+	}
+	return s.Store.OpenPosition(ctx, consumer, partition)
+}
+
+func (s spoiled) TransactAt(ctx context.Context, from, to store.Position, body func(*memstore.Tx) error) error {
+	switch {
+	case !s.has("position", from.Consumer, from.Partition):
+	case s.bug == "a damaged position is moved":
+		_ = s.Store.TransactAt(ctx, from, to, body)
+		return once.ErrCorrupt
+	default:
+		return once.ErrCorrupt
+	}
+	return s.Store.TransactAt(ctx, from, to, body)
+}
+
+func (s spoiled) SetPosition(ctx context.Context, p store.Position) error {
+	if s.has("position", p.Consumer, p.Partition) && s.bug != "a damaged position cannot be set" {
+		_ = s.unmark("position", p.Consumer, p.Partition)(ctx)
+	}
+	return s.Store.SetPosition(ctx, p)
 }
 
 // damageCases returns the cases about damage.

@@ -41,6 +41,18 @@ type Damage struct {
 	// Shelf damages what is kept of the whole shelf, in a store that keeps such a
 	// thing beside the messages.
 	Shelf func(ctx context.Context) error
+
+	// Consumer damages the row of a consumer that is registered at one source, and
+	// Registry what is kept of all consumers, in a store that keeps it in one place.
+	// undo makes it what it was.
+	Consumer func(ctx context.Context, name string) (undo func(context.Context) error, err error)
+	Registry func(ctx context.Context) (undo func(context.Context) error, err error)
+
+	// Position damages a position, and Partitions what is kept of the partitions of a
+	// consumer, in a store that keeps such a thing beside the positions. undo makes it
+	// what it was.
+	Position   func(ctx context.Context, consumer, partition string) error
+	Partitions func(ctx context.Context, consumer string) (undo func(context.Context) error, err error)
 }
 
 // damageRules are for stores whose harness lists damages.

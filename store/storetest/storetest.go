@@ -131,7 +131,9 @@ type Case struct {
 // Check returns an error that says how the rule is broken, or nil. It may be
 // called repeatedly. Cases may run concurrently, except for forget/bounded and
 // shelf/forget, which count what is forgotten, the archive cases, during which
-// nothing else may forget records, and the outbox cases, which share its lanes.
+// nothing else may forget records, the outbox cases, which share its lanes, and
+// damage/consumers and damage/registry, during which no other consumer may be
+// registered.
 func (c Case) Check(ctx context.Context) error { return c.check(ctx) }
 
 // Run checks a store without transactions, including its capabilities

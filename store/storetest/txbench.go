@@ -51,13 +51,13 @@ func consumerRules[Tx any](s once.TxStore[Tx], h TxHarness[Tx]) (groups [][]txRu
 	hasPositions := hasCapability[store.Positions[Tx]](s)
 	hasTxShelf := hasCapability[store.TxShelf[Tx]](s)
 	if hasRegistry {
-		groups = append(groups, registryRules[Tx]())
+		groups = append(groups, registryRules[Tx](), damageRegistryRules[Tx](h.Damages))
 	}
 	if hasCapability[store.RegistryEditor](s) {
 		groups = append(groups, registryEditRules[Tx]())
 	}
 	if hasPositions {
-		groups = append(groups, positionRules[Tx](h.Batched))
+		groups = append(groups, positionRules[Tx](h.Batched), damagePositionRules[Tx](h.Damages))
 	}
 	if hasCapability[store.Shelf](s) {
 		groups = append(groups, shelfRules[Tx](), shelfQueryRules[Tx](), damageShelfRules[Tx](h.Damages))

@@ -60,6 +60,14 @@ func damages(c *aztables.Client) (all []storetest.Damage) {
 	} {
 		all = append(all, storetest.Damage{
 			Name: name,
+			Registry: func(ctx context.Context) (undo func(context.Context) error, err error) {
+				var was []byte
+				err = change(ctx, "once-doc-consumers", "", func(e map[string]any) { was = mustMarshal(e); to(e) })
+				return func(ctx context.Context) error {
+					_, err := c.UpsertEntity(ctx, was, &aztables.UpsertEntityOptions{UpdateMode: aztables.UpdateModeReplace})
+					return err
+				}, err
+			},
 			Outgoing: func(ctx context.Context, id string) error {
 				return change(ctx, "once-doc-out", fmt.Sprintf("%q", id), to)
 			},

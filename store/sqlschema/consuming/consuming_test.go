@@ -1,6 +1,7 @@
 package consuming
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -11,6 +12,31 @@ import (
 	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/effectively-once/once/store/sqlschema/sqltest"
 )
+
+// unchanged is a database in which no statement changes a row.
+type unchanged struct{ *sqltest.Recorder }
+
+func (u unchanged) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
+	_, err := u.Recorder.Exec(ctx, statement, args...)
+	return 0, err
+}
+
+// Two statements set a position. A damaged one takes a third.
+func TestASoundPositionIsSetInTwoStatements(t *testing.T) {
+	n, err := sqlschema.For(sqlschema.SQLite, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, p := NewTables(n), store.Position{Consumer: "c", Partition: "0"}
+	sound, damaged := new(sqltest.Recorder), new(sqltest.Recorder)
+	if err := tables.Set(t.Context(), sound, p); err != nil || len(sound.Asked) != 2 {
+		t.Errorf("%d statements, and %v", len(sound.Asked), err)
+	}
+	var refusal sqlschema.Refusal
+	if err := tables.Set(t.Context(), unchanged{damaged}, p); !errors.As(err, &refusal) || len(damaged.Asked) != 3 {
+		t.Errorf("of a row that no statement changes: %d statements, and %v", len(damaged.Asked), err)
+	}
+}
 
 // everything calls all methods in all ways that make a difference for the SQL,
 // and returns the statements that they sent.
@@ -29,6 +55,9 @@ func everything(t *testing.T, n sqlschema.Names) map[string][]any {
 	if opened == nil {
 		t.Error("a row was opened that is not there")
 	}
+	if all.Set(ctx, unchanged{r}, to) == nil {
+		t.Error("a row was set that is not there")
+	}
 	_, positions := all.Positions(ctx, r, "c")
 	_, marked := all.Mark(ctx, r, from, to)
 	text, args, moved := all.Move(from, to)
@@ -38,7 +67,7 @@ func everything(t *testing.T, n sqlschema.Names) map[string][]any {
 		t.Errorf("a row that is not there stands: %v", err)
 	}
 	_, forgotten := all.Forget(ctx, r, time.Hour, 7)
-	if err := errors.Join(registered, listed, positions, marked, moved, forgotten, all.Unmark(ctx, r, to), all.Set(ctx, r, to),
+	if err := errors.Join(registered, listed, positions, marked, moved, forgotten, all.Unmark(ctx, r, to),
 		all.Shelve(ctx, r, []store.Shelved{m}), all.Change(ctx, r, m), all.Change(ctx, r, gone)); err != nil {
 		t.Error(err)
 	}

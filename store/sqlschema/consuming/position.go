@@ -1,11 +1,14 @@
 package consuming
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
+	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/sqlschema"
 )
@@ -55,36 +58,66 @@ func sameRow(p, q store.Position) bool {
 // Open implements OpenPosition, inside a transaction.
 func (t *Tables) Open(ctx context.Context, q sqlschema.Querier, consumer, partition string) (store.Position, error) {
 	p := store.Position{Consumer: consumer, Partition: partition}
-	if err := t.raise(ctx, q, t.sql.raise, p); err != nil {
+	if err := t.ensure(ctx, q, p); err != nil {
 		return store.Position{}, err
 	}
-	found, err := t.positions(ctx, q, t.sql.position, t.place(p))
-	if err == nil && len(found) == 0 {
-		err = sqlschema.Refusal("the row of a position was deleted while it was opened: only the store may change these tables")
-	}
-	if err != nil {
+	if _, err := t.exec(ctx, q, t.sql.raise, t.target(p)); err != nil {
 		return store.Position{}, err
 	}
-	return found[0], nil
+	is, ok, err := t.at(ctx, q, p)
+	switch {
+	case err != nil:
+		return store.Position{}, err
+	case !ok:
+		return store.Position{}, errDeleted
+	case is.Damaged != nil:
+		return store.Position{}, is.Damaged
+	}
+	return is, nil
 }
 
 // Set implements SetPosition, inside a transaction.
 func (t *Tables) Set(ctx context.Context, q sqlschema.Querier, p store.Position) error {
-	return t.raise(ctx, q, t.sql.set, p)
+	if err := t.ensure(ctx, q, p); err != nil {
+		return err
+	}
+	all := t.target(p)
+	maps.Copy(all, t.place(p))
+	// The second is for a damaged row, of which it repairs all columns.
+	for _, how := range []sqlschema.Statement{t.sql.set, t.sql.repair} {
+		changed, err := t.exec(ctx, q, how, all)
+		if err != nil || changed > 0 {
+			return err
+		}
+	}
+	return errDeleted
 }
 
-// raise raises the epoch of a row, which it creates if it is missing.
-func (t *Tables) raise(ctx context.Context, q sqlschema.Querier, how sqlschema.Statement, p store.Position) error {
+const errDeleted = sqlschema.Refusal("the row of a position was deleted while it was opened or set: only the store may change these tables")
+
+// ensure creates the row of a position if it is missing.
+func (t *Tables) ensure(ctx context.Context, q sqlschema.Querier, p store.Position) error {
 	if err := checkPosition(p); err != nil {
 		return err
 	}
 	empty := t.place(p)
 	empty["digest"] = t.names.UUID([16]byte{})
-	if _, err := t.exec(ctx, q, t.sql.ensure, empty); err != nil {
-		return err
-	}
-	_, err := t.exec(ctx, q, how, t.target(p))
+	_, err := t.exec(ctx, q, t.sql.ensure, empty)
 	return err
+}
+
+// at reads the row of a position.
+func (t *Tables) at(ctx context.Context, q sqlschema.Querier, p store.Position) (is store.Position, ok bool, err error) {
+	found, err := t.positions(ctx, q, t.sql.position, t.place(p))
+	if err != nil || len(found) == 0 {
+		return is, false, err
+	}
+	is = found[0]
+	is.Consumer, is.Partition = p.Consumer, p.Partition
+	if is.Damaged != nil {
+		is.Damaged = store.DamagedPosition(p.Consumer, p.Partition, is.Damaged)
+	}
+	return is, true, nil
 }
 
 // place returns the parameters that name a row, or create it.
@@ -145,17 +178,16 @@ func (t *Tables) Unmark(ctx context.Context, q sqlschema.Querier, to store.Posit
 // Stands returns nil if a row that could not be moved is already at its target
 // in this epoch. Otherwise it returns a [sqlschema.Lost].
 func (t *Tables) Stands(ctx context.Context, q sqlschema.Querier, from, to store.Position) error {
-	found, err := t.positions(ctx, q, t.sql.position, t.place(to))
+	is, ok, err := t.at(ctx, q, to)
+	if err == nil {
+		err = is.Damaged
+	}
 	if err != nil {
 		return err
 	}
-	var is store.Position
-	if len(found) > 0 {
-		is = found[0]
-		is.Shelved = to.Shelved
-		if is == to {
-			return nil
-		}
+	is.Shelved = to.Shelved
+	if ok && is == to {
+		return nil
 	}
 	return sqlschema.Lost(fmt.Sprintf("the position of %q in partition %q is at %d of %q in epoch %d, not at %d of %q in %d",
 		to.Consumer, to.Partition, is.Offset, is.Log, is.Epoch, from.Offset, from.Log, from.Epoch))
@@ -164,26 +196,56 @@ func (t *Tables) Stands(ctx context.Context, q sqlschema.Querier, from, to store
 // Positions implements Positions.
 func (t *Tables) Positions(ctx context.Context, q sqlschema.Querier, consumer string) ([]store.Position, error) {
 	all, err := t.positions(ctx, q, t.sql.positions, sqlschema.Params{"who": t.uuid("consumer", consumer)})
+	for i := range all {
+		p := &all[i]
+		if p.Consumer = consumer; p.Damaged != nil {
+			p.Damaged = store.DamagedPosition(consumer, p.Partition, p.Damaged)
+		}
+	}
 	slices.SortFunc(all, func(a, b store.Position) int { return strings.Compare(a.Partition, b.Partition) })
 	return all, err
 }
 
+// positions returns rows. Damaged has only what is wrong with them.
 func (t *Tables) positions(ctx context.Context, q sqlschema.Querier, st sqlschema.Statement,
 	p sqlschema.Params) (all []store.Position, err error) {
 
 	err = t.each(ctx, q, st, p, func(rows sqlschema.Rows) error {
-		var p store.Position
-		var digest sqlschema.Digest
-		var shelved int64
-		if err := rows.Scan(&p.Consumer, &p.Partition, &p.Log, &p.Offset, &digest, &p.Epoch, &shelved); err != nil {
-			return err
-		}
-		copy(p.Digest[:], digest)
-		p.Shelved = shelved != 0
+		p, err := readPosition(rows)
 		all = append(all, p)
-		return nil
+		return err
 	})
 	return all, err
+}
+
+// lastEpoch is after all epochs: those of repaired rows are times.
+const lastEpoch = 4_000_000_000_000_000_000
+
+func readPosition(rows sqlschema.Rows) (p store.Position, err error) {
+	var id, digest sqlschema.Digest
+	var epoch, shelved int64
+	unread, err := sqlschema.Scan(rows, positionNames, &id, &p.Consumer, &p.Partition, &p.Log, &p.Offset, &digest, &epoch, &shelved)
+	if err != nil {
+		return p, err
+	}
+	copy(p.Digest[:], digest)
+	p.Shelved, p.Epoch = shelved != 0, max(epoch, -epoch)
+	var wrong []error
+	if is := name.Digest("position", p.Consumer, p.Partition); !bytes.Equal(id, is[:]) {
+		wrong = append(wrong, fmt.Errorf("its row has the names %q and %q, which are not its own", p.Consumer, p.Partition))
+		p.Consumer, p.Partition = "", ""
+	}
+	if unread == nil && (p.Epoch <= 0 || p.Epoch >= lastEpoch) {
+		wrong = append(wrong, fmt.Errorf("it has the epoch %d", epoch))
+	}
+	if unread == nil && len(digest) != len(p.Digest) {
+		wrong = append(wrong, fmt.Errorf("its digest has %d bytes", len(digest)))
+	}
+	if unread == nil && p.Log == "" && (p.Offset != 0 || p.Digest != [16]byte{}) {
+		wrong = append(wrong, fmt.Errorf("it has the offset %d, and no log", p.Offset))
+	}
+	p.Damaged = sqlschema.Unread(unread, wrong...)
+	return p, nil
 }
 
 func checkPosition(p store.Position) error {

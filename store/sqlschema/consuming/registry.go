@@ -3,6 +3,8 @@ package consuming
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,7 +56,7 @@ func (t *Tables) Register(ctx context.Context, q sqlschema.Querier, c store.Cons
 			return before, err
 		}
 	}
-	before, err = t.registered(ctx, q, p["row"])
+	before, err = t.registered(ctx, q, c.Name, p["row"])
 	if err != nil {
 		return before, err
 	}
@@ -108,7 +110,7 @@ func (t *Tables) find(ctx context.Context, q sqlschema.Querier, name, at string)
 	plain, _ := store.SplitSource(at)
 	for n := 0; ; n++ { // sources of one name at several clusters
 		row = t.uuid("consumer at source", name, plain, strconv.Itoa(n))
-		if c, err = t.registered(ctx, q, row); err != nil || c.Name == "" {
+		if c, err = t.registered(ctx, q, name, row); err != nil || c.Name == "" {
 			return c, row, err
 		}
 		if _, ok := store.MatchSource(c.Source, at); ok {
@@ -117,13 +119,30 @@ func (t *Tables) find(ctx context.Context, q sqlschema.Querier, name, at string)
 	}
 }
 
-// registered reads a row. It returns the zero store.Consumer if there is none.
-func (t *Tables) registered(ctx context.Context, q sqlschema.Querier, row any) (c store.Consumer, err error) {
+// registered reads a row of a name. It returns the zero store.Consumer if there is
+// none. If only the time of the row is damaged, Seen is 0.
+func (t *Tables) registered(ctx context.Context, q sqlschema.Querier, name string, row any) (c store.Consumer, err error) {
 	found, err := t.consumers(ctx, q, t.sql.known, sqlschema.Params{"row": row})
-	if len(found) > 0 {
-		c = found[0]
+	if err != nil || len(found) == 0 {
+		return c, err
 	}
-	return c, err
+	c = found[0]
+	if err := misplaced(c, name); err != nil {
+		return store.Consumer{}, err
+	}
+	c.Damaged = nil
+	return c, nil
+}
+
+// misplaced returns why a row that was found by a name cannot be used, or nil.
+func misplaced(c store.Consumer, name string) error {
+	switch {
+	case !c.IsLegible():
+		return fmt.Errorf("the row that %q has: %w", name, c.Damaged)
+	case c.Name != name:
+		return store.DamagedConsumer(name, fmt.Errorf("it has the name %q", c.Name))
+	}
+	return nil
 }
 
 // Consumers implements Consumers.
@@ -144,18 +163,43 @@ func (t *Tables) consumers(ctx context.Context, q sqlschema.Querier, st sqlschem
 }
 
 // eachRow leaves out rows that Register has just created, in which it has
-// written no time yet.
+// written nothing but the name yet.
 func (t *Tables) eachRow(ctx context.Context, q sqlschema.Querier, st sqlschema.Statement, p sqlschema.Params, do func(store.RegistryRow)) error {
 	return t.each(ctx, q, st, p, func(rows sqlschema.Rows) error {
-		var row store.RegistryRow
-		var since int64
-		if err := rows.Scan(&row.Name, &row.Source, &row.Keys, &row.At, &since); err != nil {
-			return err
-		}
-		if row.At != 0 {
-			row.Seen = max(time.Duration(since)*time.Microsecond, 0)
+		row, empty, err := readConsumer(rows)
+		if err == nil && !empty {
 			do(row)
 		}
-		return nil
+		return err
 	})
+}
+
+// lastSeen is a time after which no consumer is seen: that of the year 9999.
+const lastSeen = 253402300799999999
+
+func readConsumer(rows sqlschema.Rows) (row store.RegistryRow, empty bool, err error) {
+	var since int64
+	unread, err := sqlschema.Scan(rows, consumerNames, &row.Name, &row.Source, &row.Keys, &row.At, &since)
+	if err != nil {
+		return row, false, err
+	}
+	if unread == nil && row.Source == "" && row.Keys == "" && row.At == 0 {
+		return row, true, nil
+	}
+	var wrong []error
+	if unread == nil && (row.At <= 0 || row.At > lastSeen) {
+		wrong = append(wrong, fmt.Errorf("the column seen is no time: %d", row.At))
+	}
+	if unread == nil && row.Name == "" {
+		wrong = append(wrong, errors.New("the column name is empty"))
+	}
+	if unread == nil && row.Keys == "" {
+		wrong = append(wrong, errors.New("the column key_name is empty"))
+	}
+	if why := sqlschema.Unread(unread, wrong...); why != nil {
+		row.Damaged = store.DamagedConsumer(row.Name, why)
+		return row, false, nil
+	}
+	row.Seen = max(time.Duration(since)*time.Microsecond, 0)
+	return row, false, nil
 }

@@ -77,6 +77,13 @@ func (t *Tables) Retire(ctx context.Context, q sqlschema.Querier, r store.Retire
 	}
 	// The positions are locked first. What moves them now shelves nothing later.
 	p := sqlschema.Params{"who": t.uuid("consumer", after.Keys), "log": store.RetiredLog}
+	positions, err := t.Positions(ctx, q, after.Keys)
+	if err == nil {
+		err = store.Corrupt(positions)
+	}
+	if err != nil {
+		return err
+	}
 	if _, err := t.exec(ctx, q, t.sql.retire, p); err != nil {
 		return err
 	}
@@ -101,7 +108,14 @@ func (t *Tables) lockNames(ctx context.Context, q sqlschema.Querier, names []str
 				return nil, err
 			}
 		}
-		if err := t.eachRow(ctx, q, t.sql.known, p, func(row store.RegistryRow) { rows = append(rows, row) }); err != nil {
+		err := t.eachRow(ctx, q, t.sql.known, p, func(row store.RegistryRow) {
+			if row.Damaged == nil {
+				row.Damaged = misplaced(row.Consumer, name)
+			}
+			row.Name = name
+			rows = append(rows, row)
+		})
+		if err != nil {
 			return nil, err
 		}
 	}

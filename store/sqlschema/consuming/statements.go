@@ -12,7 +12,7 @@ type statements struct {
 	meet, lock, known, register, consumers  sqlschema.Statement
 	rewrite, delete, retire, shelfInUse     sqlschema.Statement
 	ensure, raise, set, position, positions sqlschema.Statement
-	move, mark, unmark                      sqlschema.Statement
+	move, mark, unmark, repair              sqlschema.Statement
 	shelve, change, remove, forget          sqlschema.Statement
 
 	blocked         map[int]map[bool]sqlschema.Statement // by the number of keys, and whether parked messages block
@@ -34,7 +34,7 @@ func newStatements(n sqlschema.Names) (st statements) {
 	st.raise, st.set = compile(raiseSQL), compile(setSQL)
 	st.position = compile(positionSQL + "{fresh} WHERE p.id = @row{locked}")
 	st.positions = compile(positionSQL + "{hint} WHERE p.consumer_id = @who")
-	st.move, st.mark, st.unmark = compile(moveSQL), compile(markSQL), compile(unmarkSQL)
+	st.move, st.mark, st.unmark, st.repair = compile(moveSQL), compile(markSQL), compile(unmarkSQL), compile(repairSQL)
 	st.shelve = compile(orNothing(n.Dialect(), "{shelf}", shelfColumns, shelfValues))
 	st.change, st.remove, st.forget = compile(changeSQL), compile(removeSQL), compile(forgetSQL[n.Dialect()])
 	st.blocked = make(map[int]map[bool]sqlschema.Statement)
@@ -52,14 +52,16 @@ func newStatements(n sqlschema.Names) (st statements) {
 // and {locked} read what is committed now, instead of the snapshot of the
 // transaction.
 func marks(d sqlschema.Dialect) []string {
-	fresh, locked, counted := "", "", ""
+	fresh, locked, counted, whole := "", "", "", ""
 	switch d {
+	case sqlschema.SQLite:
+		whole = " AND typeof(epoch) = 'integer'"
 	case sqlschema.MySQL:
 		locked = " LOCK IN SHARE MODE"
 	case sqlschema.SQLServer:
 		fresh, counted = " WITH (READCOMMITTEDLOCK)", "SET NOCOUNT OFF;\n"
 	}
-	return []string{"{fresh}", fresh, "{locked}", locked, "{counted}", counted, "{same log}", d.Same("log_name", "@from")}
+	return []string{"{fresh}", fresh, "{locked}", locked, "{counted}", counted, "{whole epoch}", whole, "{same log}", d.Same("log_name", "@from")}
 }
 
 // orNothing inserts a row unless there is one with its ID.
@@ -109,9 +111,16 @@ WHERE (SELECT min(b.state) FROM {shelf} AS b WHERE b.lane = u.lane) <= @state`
 var knownSQL = `{with} SELECT c.name, c.source, c.key_name, c.seen, ` + sqlschema.Since("c.seen") + ` FROM {consumer} AS c`
 
 const (
+	consumerNames = "name, source, key_name, seen, since"
+
+	// The epoch is read with its sign, because ABS of a damaged number would be an
+	// error of the whole query.
+	positionNames = "id, consumer, partition_name, log_name, log_offset, digest, epoch, shelved"
+
 	// lockSQL locks a row that exists. Locking a missing row would lock the gap
-	// in MySQL, and block all inserts into it.
-	lockSQL = `UPDATE {consumer} SET seen = seen WHERE id = @row`
+	// in MySQL, and block all inserts into it. Of the columns, it does not write the
+	// time, which SQLite would check.
+	lockSQL = `UPDATE {consumer} SET source = source WHERE id = @row`
 
 	registerSQL = `{with} UPDATE {consumer} SET source = @source, key_name = @keys, seen = {now} WHERE id = @row`
 
@@ -123,12 +132,19 @@ const (
 	THEN 1 ELSE 0 END`
 
 	// A negative epoch was left by a handler that committed its transaction
-	// itself.
-	raiseSQL = `UPDATE {position} SET epoch = ABS(epoch) + 1 WHERE id = @row`
-	setSQL   = `UPDATE {position} SET epoch = ABS(epoch) + 1, log_name = @log, log_offset = @offset, digest = @digest
-WHERE id = @row`
+	// itself. A damaged one is not raised, because that might hide the damage. That
+	// of a row that is damaged elsewhere may be another's, so setSQL does not raise it.
+	raiseSQL = `UPDATE {position} SET epoch = ABS(epoch) + 1 WHERE id = @row` + epochStands
+	setSQL   = `{counted}UPDATE {position} SET epoch = ABS(epoch) + 1, log_name = @log, log_offset = @offset, digest = @digest
+WHERE id = @row AND consumer = @name AND partition_name = @partition AND (log_name <> '' OR log_offset = 0)` + epochStands
 
-	positionSQL = `SELECT p.consumer, p.partition_name, p.log_name, p.log_offset, {digest}(p.digest), ABS(p.epoch),
+	epochStands = `{whole epoch} AND epoch > -4000000000000000000 AND epoch < 4000000000000000000 AND (epoch <> 0 OR log_name = '')`
+
+	// The time is after all epochs that the row can have had.
+	repairSQL = `{counted}{with} UPDATE {position} SET consumer_id = @who, consumer = @name, partition_name = @partition,
+	epoch = {now}, log_name = @log, log_offset = @offset, digest = @digest WHERE id = @row`
+
+	positionSQL = `SELECT {digest}(p.id), p.consumer, p.partition_name, p.log_name, p.log_offset, {digest}(p.digest), p.epoch,
 	CASE WHEN EXISTS (SELECT 1 FROM {shelf} AS b{hint} WHERE b.consumer_id = p.consumer_id AND b.state IN (1, 2))
 	THEN 1 ELSE 0 END
 FROM {position} AS p`

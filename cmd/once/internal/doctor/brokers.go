@@ -266,7 +266,7 @@ func readers(ctx context.Context, t *target.Target, kind string) (all []reader, 
 	}
 	for _, c := range registered {
 		r, ok := readerOf(c)
-		if !ok || !strings.HasPrefix(c.Source, kind+" ") {
+		if !ok || !c.IsLegible() || !strings.HasPrefix(c.Source, kind+" ") {
 			continue
 		}
 		if r.kept, r.sample, err = kept(ctx, t, c.Keys); err != nil {
@@ -274,6 +274,9 @@ func readers(ctx context.Context, t *target.Target, kind string) (all []reader, 
 		}
 		if r.places, err = registry.Positions(ctx, c.Keys); err != nil {
 			return nil, err
+		}
+		if store.Corrupt(r.places) != nil { // which another check shows
+			r.places = nil
 		}
 		all = append(all, r)
 	}

@@ -404,9 +404,12 @@ func consumers(ctx context.Context, e *examination) error {
 	if err != nil {
 		return err
 	}
+	if err := damagedConsumers(ctx, e, all); err != nil {
+		return err
+	}
 	seen := make(map[string]time.Duration) // at any of its sources, since it may have moved
 	for _, c := range all {
-		if store.IsRetired(all, c.Name) {
+		if c.Damaged != nil || store.IsRetired(all, c.Name) {
 			continue
 		}
 		if last, ok := seen[c.Name]; !ok || c.Seen < last {
@@ -423,6 +426,36 @@ func consumers(ctx context.Context, e *examination) error {
 		e.found("consumers-unseen", Warning, "Not seen for more than "+show.Span(unseen)+": "+strings.Join(gone, ", ")+".",
 			"They are not running, and their messages accumulate at the broker; or they are gone for good.",
 			"Start them. If they are gone for good: once consumers retire.")
+	}
+	return nil
+}
+
+// damagedConsumers finds rows of consumers that cannot be read, and positions of the
+// others.
+func damagedConsumers(ctx context.Context, e *examination, all []store.Consumer) error {
+	positions, kept := once.As[consumerStore](e.Store)
+	asked := make(map[string]bool) // by the name in their keys
+	for _, c := range all {
+		if c.Damaged != nil {
+			e.found("damaged-consumers", Unsafe, fmt.Sprintf("A consumer cannot be read: %v.", c.Damaged),
+				"What is published through this store to its topic, or to any if that is not known, waits. It does not start, and others of a new name do not either.",
+				"Repair its row, as the message says.")
+		}
+		if !c.IsLegible() || !kept || asked[c.Keys] || store.IsRetired(all, c.Name) {
+			continue
+		}
+		asked[c.Keys] = true
+		places, err := positions.Positions(ctx, c.Keys)
+		if err != nil {
+			return err
+		}
+		for _, p := range places {
+			if p.Damaged != nil {
+				e.found("damaged-positions", Unsafe, fmt.Sprintf("A position of %s cannot be read: %v.", show.Line(c.Name), p.Damaged),
+					"The messages of this partition wait. Other partitions are not affected.",
+					"Set the position with inbox.Admin.SetPosition, as the message says.")
+			}
+		}
 	}
 	return nil
 }

@@ -71,7 +71,7 @@ func waitingQueues(ctx context.Context, e *examination, s store.Shelf) ([]queue,
 	byKeys := make(map[string]*queue)
 	for _, c := range all {
 		topic, ok := store.TopicOf(c.Source)
-		if !ok || store.IsRetired(all, c.Name) {
+		if !ok || !c.IsLegible() || store.IsRetired(all, c.Name) {
 			continue
 		}
 		q := byKeys[c.Keys]
