@@ -129,12 +129,16 @@ var (
 
 // count is the countChange of begin.
 func (a *attempt) count(counts []countNow) error {
+	limit := int64(a.Retry.Attempts)
 	for i, it := range a.uncounted {
-		counts[i].attemptCount = counts[i].plus(it.debt)
+		n := counts[i].plus(it.debt)
+		if n.begun >= limit && n.failed > 0 && !a.outages.blames(it, a.Retry.Attempts) {
+			n = n.plus(attemptCount{-n.failed, -n.failed})
+		}
+		counts[i].attemptCount = n
 	}
 	a.now = a.plan(counts)
 	a.charged = 0
-	limit := int64(a.Retry.Attempts)
 	if a.now == 0 {
 		a.last = a.group[0]
 		return a.settled(counts[0])

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
 )
 
@@ -91,12 +88,16 @@ func (h *effects[T]) handleOne(ctx context.Context, it *item) result {
 	defer unlock()
 	it.counting = countAfter
 	report, err := h.do(ctx, it)
-	return h.judgeEffect(ctx, it, err, report)
+	r := h.judgeEffect(ctx, it, err, report)
+	if r.kind == handled && report.Attempt > 1 {
+		h.endExcuse(ctx, it)
+	}
+	return r
 }
 
 // attemptsLeft returns a result for an item whose attempts are used up, if their
-// outcome cannot be found out. Otherwise last reports whether one attempt is
-// left after an attempt that never ended.
+// outcome cannot be found out and it is to blame for them. Otherwise last reports
+// whether one attempt is left after an attempt that never ended.
 func (h *effects[T]) attemptsLeft(ctx context.Context, it *item) (last bool, instead *result) {
 	rec, err := h.store.Get(ctx, it.key)
 	if err != nil {
@@ -118,6 +119,11 @@ func (h *effects[T]) attemptsLeft(ctx context.Context, it *item) (last bool, ins
 		r := inProgress(rec.LeaseLeft)
 		return false, &r
 	case once.Absent:
+		if !h.outages.blames(it, h.Retry.Attempts) {
+			it.excuses.least = rec.Attempt
+			h.excuse(ctx, it)
+			return false, nil
+		}
 		return false, &result{kind: toPark, reason: fmt.Sprintf("tried %d times without success: %s", rec.Attempt,
 			h.store.Options().Sealing.OpenReason(rec))}
 	}
@@ -190,9 +196,13 @@ func (h *effects[T]) failedEffect(ctx context.Context, it *item, err error, repo
 	if !retry {
 		return result{kind: toPark, reason: reason}
 	}
+	if ctx.Err() != nil { // the handler was told to stop
+		it.excuses.add++
+		h.excuse(ctx, it)
+		return result{kind: again, reason: reason}
+	}
 	instead := h.unblamed(ctx, it, err)
 	excused := h.excused(ctx, it, report.Attempt)
-	excuses := excused + 1
 	if instead == nil {
 		if it.attempts.begun -= excused; it.attempts.begun < int64(h.Retry.Attempts) {
 			return result{kind: failing, after: max(after, h.Retry.wait(it.attempts.begun)), reason: reason}
@@ -201,42 +211,14 @@ func (h *effects[T]) failedEffect(ctx context.Context, it *item, err error, repo
 			return result{kind: toPark, reason: reason}
 		}
 		if !it.last { // else it may end processes: its next attempt is its last one again
-			excuses = report.Attempt
+			it.excuses.least = report.Attempt
 		}
 	}
-	h.excuseEffect(ctx, it, excuses)
-	it.attempts, it.debt = attemptCount{begun: max(report.Attempt-excuses, 0)}, attemptCount{}
+	it.excuses.add++
+	counted := report.Attempt - max(excused+1, it.excuses.least)
+	h.excuse(ctx, it)
+	it.attempts, it.debt = attemptCount{begun: max(counted, 0)}, attemptCount{}
 	return result{kind: failing, after: max(after, instead.after), reason: reason}
-}
-
-// excusedReason begins the reason of the record that counts the attempts at an
-// effect for which it is not to blame. The key itself counts all.
-const excusedReason = "excused: "
-
-// excused returns how many of the attempts at an effect do not count.
-func (h *effects[T]) excused(ctx context.Context, it *item, attempts int64) int64 {
-	if attempts <= 1 && !h.outages.isDown(it.Message.Topic) {
-		return 0
-	}
-	rec, err := h.store.Get(ctx, it.countKey)
-	if err != nil {
-		return 0
-	}
-	h.endNote(ctx, rec)
-	text, _ := strings.CutPrefix(rec.Reason, excusedReason)
-	n, _ := strconv.ParseInt(text, 10, 64)
-	return min(n, attempts)
-}
-
-// excuseEffect stores how many of the attempts at an effect do not count. If that
-// fails, one more counts.
-func (h *effects[T]) excuseEffect(ctx context.Context, it *item, n int64) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
-	defer cancel()
-	err := h.note(ctx, it.countKey, countKept, func(once.Record, time.Time) string { return excusedReason + strconv.FormatInt(n, 10) })
-	if err != nil {
-		h.logger.WarnContext(ctx, "inbox: the counts of attempts could not be corrected", logs.Spaced(""), "messages", 1, "error", err)
-	}
 }
 
 func (h *effects[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (shelvedResult, error) {
@@ -254,6 +236,9 @@ func (h *effects[T]) handleShelved(ctx context.Context, it *item, m store.Shelve
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
+	if report.Attempt > 1 {
+		h.endExcuse(ctx, it)
+	}
 	m.Version = it.hold.end(ctx) // renewals have raised it
 	err = h.shelf.Change(ctx, m)
 	if errors.Is(err, once.ErrLeaseLost) { // another process has it, and will find the key done

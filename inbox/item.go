@@ -38,6 +38,7 @@ type item struct {
 	attempts  attemptCount // as far as they are known
 	debt      attemptCount // what the store has still to add to the count; may be negative
 	countedAt time.Time    // when the attempt was counted that is countedAhead
+	excuses   excuses      // of an effect: attempts for which it is not to blame, and that the store does not know of
 
 	shelfID   string    // its ID on the shelf, if that is not the message's
 	shelvedAt time.Time // when it was put on the shelf; zero: it comes from the broker

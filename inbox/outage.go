@@ -321,6 +321,26 @@ func (o *outages) judgeLast(it *item, err error) (parks bool, after time.Duratio
 	return false, o.delay(d), news
 }
 
+// blames reports whether a message is to blame for its attempts, which are used up
+// before an attempt is made here. Without evidence for that, another attempt shows
+// whether its topic is down.
+func (o *outages) blames(it *item, attempts int) bool {
+	if o.limit <= 0 || attempts == 1 {
+		return true
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t := o.topic(it.Message.Topic)
+	if o.isSuspect(digest(it.Message), t) {
+		return true
+	}
+	since, lasts := o.earlier[t.name]
+	if d := o.downState(t.name); d != nil {
+		since, lasts = d.since, true
+	}
+	return lasts && time.Since(since) >= o.limit
+}
+
 // outageNews is what the log is told about a topic.
 type outageNews struct {
 	topic string

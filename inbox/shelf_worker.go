@@ -187,6 +187,9 @@ func (w *shelfWorker) attempt(ctx context.Context, m store.Shelved, probe bool) 
 		return false
 	}
 	_, reason, unended := cutNeverEnded(m.Reason)
+	if m.Attempts >= w.Retry.Attempts && !unended && !w.outages.blames(w.itemOf(m), w.Retry.Attempts) {
+		m.Attempts = 0
+	}
 	hold := w.newHold(m.Reason)
 	m.Attempts, m.Due = m.Attempts+1, hold.length
 	unlock, err := w.lock.acquire(ctx, unended && m.Attempts >= w.Retry.Attempts)

@@ -65,6 +65,11 @@ func TestFoundSeeds(t *testing.T) {
 	}{
 		{"an attempt outlives an outage, and all before it count", "small", 305},
 		{"a person discards a message before its key is parked", "small", 209},
+		{"a write that comes late loses the excuses of an effect", "small", 1044},
+		{"an outage uses up the attempts of an effect", "small", 5001},
+		{"an outage uses up the attempts of an effect", "small", 6009},
+		{"an outage uses up the attempts of an effect", "small", 6157},
+		{"an outage uses up the attempts of an effect", "people", 2000},
 	} {
 		t.Run(found.what, func(t *testing.T) { keepsLaws(t, kindOf(t, found.kind), found.seed) })
 	}
