@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/sim"
+	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -49,6 +50,7 @@ type ledger struct {
 	pending map[*memstore.Tx][]fact
 	effects map[string]int        // at the downstream, by key
 	through map[route][]time.Time // when messages were handled
+	looked  map[[2]int64]bool     // parked messages that somebody has looked at, by Seq and Version
 }
 
 // route is a topic at a consumer.
@@ -62,7 +64,7 @@ type fact struct {
 
 func newLedger(w *sim.World) *ledger {
 	return &ledger{world: w, letters: make(map[string]*letter), pending: make(map[*memstore.Tx][]fact), effects: make(map[string]int),
-		through: make(map[route][]time.Time)}
+		through: make(map[route][]time.Time), looked: make(map[[2]int64]bool)}
 }
 
 // plan makes a message known before it is put.
@@ -181,13 +183,32 @@ func (l *ledger) parkedBy(id string, parked bool) {
 }
 
 // triesAgain records that a person is about to have a message handled again, with
-// all attempts.
-func (l *ledger) triesAgain(id, consumer string) {
+// all attempts. undo is called if the person has changed nothing.
+func (l *ledger) triesAgain(id, consumer string) (undo func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if h := l.letters[id].at[consumer]; h.done == 0 {
-		h.failed, h.excused, h.killed, h.began = 0, 0, 0, time.Time{}
+	h := l.letters[id].at[consumer]
+	if h.done > 0 {
+		return func() {}
 	}
+	failed, excused, killed, began := h.failed, h.excused, h.killed, h.began
+	h.failed, h.excused, h.killed, h.began = 0, 0, 0, time.Time{}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		h.failed, h.excused, h.killed, h.began = h.failed+failed, h.excused+excused, h.killed+killed, began
+	}
+}
+
+// looksFirst reports whether nobody has looked at a parked message before, since it
+// last changed. Whoever decides about it is about to change what counts against it.
+func (l *ledger) looksFirst(s store.Shelved) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := [2]int64{s.Seq, s.Version}
+	seen := l.looked[at]
+	l.looked[at] = true
+	return !seen
 }
 
 // sendingTime is how long after a park a message may be published that a relay was

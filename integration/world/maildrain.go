@@ -174,6 +174,9 @@ func (m *mail) judgeParked() {
 // The lost reply to a call about it may count as well, because its consumer cannot
 // know what has happened.
 func (m *mail) judgeBlame(s store.Shelved, consumer string) {
+	if !m.ledger.looksFirst(s) {
+		return
+	}
 	failed, lost := m.ledger.failures(s.Message.ID, consumer, s.Updated), m.FaultsAbout(consumer, s.Message.ID)
 	if failed+lost < m.Attempts {
 		m.Broke(Blame, s.Message.ID, "parked by %s, and failed %d of %d times by itself, with %d lost replies: %s",

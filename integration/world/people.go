@@ -107,8 +107,11 @@ func (o *operator) decideAboutParked(ctx context.Context, d sim.Draw) {
 		o.Tell(sim.Line{Who: o.p.Name, What: "DISCARDS", About: at.Consumer + "/" + at.Message.ID, Note: told(tally.Changed, err)})
 		return
 	}
-	o.ledger.triesAgain(at.Message.ID, consumerOf(at))
+	undo := o.ledger.triesAgain(at.Message.ID, consumerOf(at))
 	tally, err := inbox.Admin{Store: s}.Replay(ctx, q, by)
+	if err == nil && tally.Changed == 0 {
+		undo()
+	}
 	o.Tell(sim.Line{Who: o.p.Name, What: "REPLAYS", About: at.Consumer + "/" + at.Message.ID, Note: told(tally.Changed, err)})
 }
 
