@@ -243,7 +243,7 @@ func (s *Store) Shelved(ctx context.Context, q store.ShelfQuery) (page []store.S
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
 	err = s.do(ctx, func(now time.Time) error {
 		held := make(map[identity]bool) // ordering keys of the messages so far
-		for _, seq := range slices.Sorted(maps.Keys(s.shelf)) {
+		for _, seq := range s.mayShow(q) {
 			m := s.shelf[seq]
 			lane := identity{m.Consumer, m.Message.OrderingKey}
 			ready := m.State == store.Waiting && !now.Before(m.due) && !held[lane]
@@ -255,6 +255,19 @@ func (s *Store) Shelved(ctx context.Context, q store.ShelfQuery) (page []store.S
 		return nil
 	})
 	return page, err
+}
+
+// mayShow returns the messages that a query may select, or that hold others of
+// their ordering key, by Seq. Most messages on a shelf were settled long ago.
+func (s *Store) mayShow(q store.ShelfQuery) (seqs []int64) {
+	for seq, m := range s.shelf {
+		ofConsumer := q.Consumer == "" || q.Consumer == m.Consumer
+		if ofConsumer && (isOpen(m.Shelved, true) || !q.Ready && wanted(q, m.Shelved)) {
+			seqs = append(seqs, seq)
+		}
+	}
+	slices.Sort(seqs)
+	return seqs
 }
 
 // wanted reports whether a query selects a message. It does not check Ready.
