@@ -16,9 +16,9 @@ const TaskVariable = "ONCE_WORLD"
 // have bubbles of fake time and may seed crypto/rand.
 type Binary struct{ path string }
 
-// Build compiles this package in the tree below root.
-func Build(ctx context.Context, root, dir string) (*Binary, error) {
-	b := &Binary{filepath.Join(dir, "world.test")}
+// Build compiles this package in the tree below root, as a file of dir.
+func Build(ctx context.Context, root, dir, name string) (*Binary, error) {
+	b := &Binary{filepath.Join(dir, name)}
 	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", b.path, "./integration/world")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

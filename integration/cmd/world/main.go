@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string) int {
 	if err != nil {
 		return failed(err)
 	}
-	binary, err := world.Build(ctx, root, dir)
+	binary, err := world.Build(ctx, root, dir, "world.test")
 	if err != nil {
 		return failed(err)
 	}

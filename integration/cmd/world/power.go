@@ -24,6 +24,7 @@ type powerTask struct {
 	bugs  []seedbugs.WorldBug
 	tree  string // a copy
 	dir   string // for binaries
+	whole *world.Binary
 }
 
 func power(ctx context.Context, args []string) int {
@@ -63,6 +64,9 @@ func (t *powerTask) run(ctx context.Context) error {
 	}
 	defer end()
 	t.tree, t.dir = runner.Tree, runner.Work
+	if t.whole, err = world.Build(ctx, t.tree, t.dir, "whole.test"); err != nil {
+		return err
+	}
 	fmt.Printf("%-45s %-10s %-15s %6s %8s\n", "bug", "kind", "law", "seeds", "seconds")
 	found := 0
 	for _, b := range t.bugs {
@@ -98,24 +102,49 @@ func (t *powerTask) find(ctx context.Context, b seedbugs.WorldBug) (h hit, err e
 		h.kind = b.Kind
 	}
 	err = b.In(t.tree, func() error {
-		binary, err := world.Build(ctx, t.tree, t.dir)
+		binary, err := world.Build(ctx, t.tree, t.dir, "bug.test")
 		if err != nil {
 			return fmt.Errorf("%s: %w", b.Name, err)
 		}
-		cmd, err := binary.Command(ctx, []string{"-kind", h.kind, "-seeds", strconv.Itoa(t.seeds), "-for", t.limit.String(), "-first", "-brief"})
-		if err != nil {
-			return err
-		}
-		began := time.Now()
-		out, err := cmd.Output()
-		h.took = time.Since(began)
-		var exit *exec.ExitError
-		if scanned, _ := fmt.Sscanf(string(out), "seeds %d law %s", &h.seeds, &h.law); scanned == 0 {
-			return fmt.Errorf("%s: %w\n%s", b.Name, err, out)
-		} else if err != nil && !errors.As(err, &exit) {
-			return err
+		for began := time.Now(); h.seeds < t.seeds && h.took < t.limit; h.took = time.Since(began) {
+			seeds, law, err := t.first(ctx, binary, h.kind, h.seeds+1, t.seeds-h.seeds, t.limit-h.took)
+			if err != nil {
+				return fmt.Errorf("%s: %w", b.Name, err)
+			}
+			if h.seeds += seeds; law == "" {
+				continue
+			}
+			_, without, err := t.first(ctx, t.whole, h.kind, h.seeds, 1, t.limit)
+			if err != nil {
+				return fmt.Errorf("without a bug: %w", err)
+			}
+			if without == "" {
+				h.law, h.took = law, time.Since(began)
+				return nil
+			}
 		}
 		return nil
 	})
 	return h, err
+}
+
+// first plays worlds until one breaks a law. It returns how many it has played,
+// and the law.
+func (t *powerTask) first(ctx context.Context, binary *world.Binary, kind string, from, seeds int,
+	limit time.Duration) (n int, law string, err error) {
+
+	cmd, err := binary.Command(ctx, []string{"-kind", kind, "-seed", strconv.Itoa(from), "-seeds", strconv.Itoa(seeds),
+		"-for", limit.String(), "-first", "-brief"})
+	if err != nil {
+		return 0, "", err
+	}
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return 0, "", err
+	}
+	if scanned, _ := fmt.Sscanf(string(out), "seeds %d law %s", &n, &law); scanned == 0 {
+		return 0, "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return n, law, nil
 }
