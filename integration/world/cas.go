@@ -27,14 +27,17 @@ type CASRules struct {
 	Rests    time.Duration // the longest between two deletions of what may go
 
 	ClaimFirst bool // see cas.Transactions
+
+	Lease time.Duration // that claims ask for
 }
 
 // CAS is a store on an engine in memory that compares and swaps, as a service far
 // away: its clock is known only by the dates of its responses.
 type CAS struct {
 	*memcas.Table
-	rules CASRules
-	world *sim.World
+	rules  CASRules
+	world  *sim.World
+	leases leases
 
 	// Committed is called with the effects of each batch that was applied. It may be
 	// nil.
@@ -43,7 +46,7 @@ type CAS struct {
 
 // NewCAS returns an empty store.
 func NewCAS(w *sim.World, rules CASRules) *CAS {
-	s := &CAS{Table: memcas.New(), rules: rules, world: w}
+	s := &CAS{Table: memcas.New(), rules: rules, world: w, leases: leases{world: w, held: make(map[string]hold)}}
 	s.Silent, s.Largest = rules.Silent, rules.MaxBatch
 	go s.expire()
 	return s
@@ -179,12 +182,17 @@ func (e *casEngine) Load(ctx context.Context, k once.Key) (cas.Stored, error) {
 }
 
 func (e *casEngine) Put(ctx context.Context, row cas.Row, over string) (cas.Stored, error) {
+	asked := time.Now()
 	c := sim.StoreWrite("Put", fmt.Sprintf("%s %s", sim.KeyText(row.Key), row.Status))
 	return reach(ctx, e, c, func(ctx context.Context) (cas.Stored, error) {
 		if n := len(row.Outcome.Body); e.rules.MaxValue > 0 && n > e.rules.MaxValue {
 			return cas.Stored{}, fmt.Errorf("%w: %d bytes", once.ErrOutcomeRefused, n)
 		}
-		return e.Table.Put(ctx, row, over)
+		stored, err := e.Table.Put(ctx, row, over)
+		if err == nil {
+			e.leases.wrote(e.p, row, asked, e.rules.Lease)
+		}
+		return stored, err
 	})
 }
 
@@ -194,7 +202,7 @@ func (e *casEngine) Commit(ctx context.Context, tx *memcas.Batch) error {
 	if err != nil {
 		return err
 	}
-	keys := ""
+	keys, asked := "", time.Now()
 	for _, c := range changes.All() {
 		keys += sim.KeyText(c.Is.Key) + " "
 	}
@@ -202,6 +210,11 @@ func (e *casEngine) Commit(ctx context.Context, tx *memcas.Batch) error {
 	c.Unknown = once.ErrOutcomeUnknown
 	_, err = reach(ctx, e, c, func(ctx context.Context) (struct{}, error) {
 		err := e.Table.Commit(ctx, tx)
+		if err == nil {
+			for _, c := range changes.All() {
+				e.leases.wrote(e.p, c.Is, asked, e.rules.Lease)
+			}
+		}
 		if err == nil && e.Committed != nil {
 			e.Committed(tx.Effects)
 		}

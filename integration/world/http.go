@@ -26,6 +26,7 @@ type HTTPPlan struct {
 	KeysPlan               // Keys are requests of each kind, Processes and Rounds those of clients
 	Servers  int           // on one store
 	Patience time.Duration // the longest time until a client gives up on an attempt
+	Halves   float64       // responses that break off
 }
 
 // Network is the link between clients and servers.
@@ -45,6 +46,7 @@ type web[Tx any] struct {
 	*keys[Tx]
 	count    int // of servers
 	patience time.Duration
+	halves   float64
 
 	mu      sync.Mutex
 	servers map[int]*server
@@ -53,7 +55,8 @@ type web[Tx any] struct {
 
 func runWeb[Tx any](w *sim.World, plan HTTPPlan, b *book, s shop[Tx]) *sim.Result {
 	k := &keys[Tx]{World: w, KeysPlan: plan.KeysPlan, shop: s, book: b, begun: runtime.NumGoroutine()}
-	v := &web[Tx]{keys: k, count: plan.Servers, patience: plan.Patience, servers: make(map[int]*server), named: make(map[string]string)}
+	v := &web[Tx]{keys: k, count: plan.Servers, patience: plan.Patience, halves: plan.Halves,
+		servers: make(map[int]*server), named: make(map[string]string)}
 	for i := range plan.Servers {
 		w.Start(fmt.Sprint("server", i+1), func(ctx context.Context, p *sim.Process) error { return v.serve(ctx, p, i) })
 	}
@@ -75,9 +78,15 @@ type server struct {
 func (v *web[Tx]) serve(ctx context.Context, p *sim.Process, i int) error {
 	l := &life[Tx]{v.keys, p, v.shop.open(p)}
 	mux := http.NewServeMux()
-	mux.Handle("POST /"+inTx, httponce.HandlerTx(l.store, anybody, (&handlers[Tx]{v, l}).order,
-		&httponce.Options{Operation: inTx, Policy: v.Policy}))
-	mux.Handle("POST /"+asks, httponce.Handler(l.store, anybody, http.HandlerFunc((&handlers[Tx]{v, l}).pay),
+	order := httponce.HandlerTx(l.store, anybody, (&handlers[Tx]{v, l}).order,
+		&httponce.Options{Operation: inTx, Policy: v.Policy, Key: byBody})
+	mux.Handle("POST /"+inTx, order)
+	mux.Handle("POST "+oldPath+inTx, http.StripPrefix("/old", order))
+	var pay http.Handler = http.HandlerFunc((&handlers[Tx]{v, l}).pay)
+	if d := v.Seed.Draw("limits handlers", p.Name); d.Chance(.5) {
+		pay = http.TimeoutHandler(pay, time.Hour, "")
+	}
+	mux.Handle("POST /"+asks, httponce.Handler(l.store, anybody, pay,
 		&httponce.Options{Operation: asks, Policy: v.Policy, SettleTime: v.Settles, Lookup: (&handlers[Tx]{v, l}).lookup}))
 	v.put(i, &server{p, ctx, mux})
 	<-ctx.Done()
@@ -99,6 +108,13 @@ func (v *web[Tx]) reconciler(ctx context.Context, p *sim.Process) error {
 	r := &reconcile.Reconciler{Store: l.store, Every: v.Every, Logger: quiet, Operations: []reconcile.Operation{reconcile.Of(op)}}
 	return r.Run(ctx)
 }
+
+// oldPath is before the path of orders at another address, which is another
+// request.
+const oldPath = "/old/"
+
+// byBody names requests of clients that send no key.
+func byBody(_ *http.Request, body []byte) (string, error) { return string(body), nil }
 
 func anybody(*http.Request) (string, error) { return "anybody", nil }
 
@@ -186,8 +202,7 @@ func (x *wire[Tx]) handle(client context.Context, leaves time.Duration, i int, r
 	r := httptest.NewRequestWithContext(ctx, req.Method, req.URL.String(), bytes.NewReader(body))
 	r.Header = req.Header.Clone()
 	w := httptest.NewRecorder()
-	s.handler.ServeHTTP(w, r)
-	if s.p.IsDead() {
+	if panics(func() { s.handler.ServeHTTP(w, r) }) || s.p.IsDead() {
 		return nil, sim.ErrReset
 	}
 	resp := w.Result()
@@ -195,9 +210,33 @@ func (x *wire[Tx]) handle(client context.Context, leaves time.Duration, i int, r
 	if after := resp.Header.Get("Retry-After"); after != "" {
 		note += ", retry after " + after + " s"
 	}
+	if d := x.DrawNth(x.p.Name, "gets half", req.URL.Path+id); d.Chance(x.halves) &&
+		x.Happens(fmt.Sprintf("half a response of %s to %s", id, x.p.Name)) {
+		resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 3), broken{}))
+		note += ", and breaks off"
+	}
 	x.Tell(sim.Line{Who: s.p.Name, What: "answers", About: req.URL.Path[1:] + "/" + id, Note: note})
 	return resp, nil
 }
+
+// panics reports whether a handler panics, for which net/http closes the
+// connection.
+func panics(handle func()) (panicked bool) {
+	defer func() {
+		if v := recover(); v == errPanic {
+			panicked = true
+		} else if v != nil {
+			panic(v)
+		}
+	}()
+	handle()
+	return false
+}
+
+// broken is a connection that was reset.
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, sim.ErrReset }
 
 // judge judges that no attempt comes before the server has asked for it.
 func (e *exchange) judge(w *sim.World) {

@@ -111,6 +111,7 @@ func (v *web[Tx]) client(ctx context.Context, p *sim.Process) error {
 		}
 		all.Go(func() { v.single(ctx, p, c, kind) })
 	}
+	all.Go(func() { v.bare(ctx, p) })
 	all.Wait()
 	if ctx.Err() == nil {
 		v.book.works(program, false)
@@ -138,19 +139,78 @@ func (v *web[Tx]) rounds(ctx context.Context, p *sim.Process, c *http.Client, ki
 				return
 			}
 		}
+		v.mistake(ctx, p, c, kind, id)
 		if v.Now() > v.Length {
 			return
 		}
 	}
 }
 
-// single sends a request of its own, to which only the Transport gives a key, and
-// does not repeat it.
+// single sends a request of its own, to which only the Transport gives a key. A
+// client above the Transport may send it again.
 func (v *web[Tx]) single(ctx context.Context, p *sim.Process, c *http.Client, kind string) {
 	d := v.Seed.Draw("pause before a single", p.Name, kind)
 	if sim.Sleep(ctx, d.Between(0, v.Length)) == nil {
-		v.send(ctx, p, c, kind, &exchange{id: p.Name}, false)
+		v.repeat(ctx, p, c, kind, p.Name, 1+d.Number(4))
 	}
+}
+
+// bare sends a request without a key and without a Transport, until there is an
+// answer.
+func (v *web[Tx]) bare(ctx context.Context, p *sim.Process) {
+	d := v.Seed.Draw("pause before a bare request", p.Name)
+	if sim.Sleep(ctx, d.Between(0, v.Length)) == nil {
+		v.repeat(ctx, p, &http.Client{Transport: &wire[Tx]{v, p}}, inTx, p.Name+"-bare", 1+d.Number(4))
+	}
+}
+
+// repeat sends the same request up to so many times, as clients do that know
+// nothing of keys.
+func (v *web[Tx]) repeat(ctx context.Context, p *sim.Process, c *http.Client, kind, id string, times int) {
+	e := &exchange{id: id}
+	req := v.request(context.WithValue(ctx, exchangeKey{}, e), kind, e.id)
+	for range times {
+		req.Body, _ = req.GetBody() // of a string
+		if !v.sends(p, c, req, kind, e, false) {
+			return
+		}
+		again := v.DrawNth(p.Name, "sends the same again", kind+"/"+id)
+		if sim.Sleep(ctx, max(0, e.due-v.Now())+again.Between(100*time.Millisecond, 3*time.Second)) != nil {
+			return
+		}
+	}
+}
+
+// mistake sends another request under the key of one that has its answer, which
+// must not be taken for it.
+func (v *web[Tx]) mistake(ctx context.Context, p *sim.Process, c *http.Client, kind, id string) {
+	d := v.DrawNth(p.Name, "makes a mistake", kind+"/"+id)
+	if !d.Chance(.2) {
+		return
+	}
+	path, body := kind, id+" and more"
+	if kind == inTx && d.Chance(.5) {
+		path, body = oldPath[1:]+kind, id
+	}
+	e := &exchange{id: id}
+	resp, err := c.Do(v.request(httponce.WithKey(context.WithValue(ctx, exchangeKey{}, e), id), path, body))
+	if err != nil || p.IsDead() {
+		return
+	}
+	defer resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusCreated, refusedStatus:
+		v.Broke(OneAnswer, kind+"/"+id, "another request with its key, %q to /%s, got %d", body, path, resp.StatusCode)
+	}
+}
+
+// request returns a request that can be sent again.
+func (v *web[Tx]) request(ctx context.Context, path, body string) *http.Request {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://shop/"+path, strings.NewReader(body))
+	if err != nil {
+		panic(err) // of constants
+	}
+	return req
 }
 
 // send sends a request, and judges the response. It reports whether it is to be
@@ -166,10 +226,13 @@ func (v *web[Tx]) send(ctx context.Context, p *sim.Process, c *http.Client, kind
 	if named {
 		limited = httponce.WithKey(limited, e.id)
 	}
-	req, err := http.NewRequestWithContext(limited, http.MethodPost, "http://shop/"+kind, strings.NewReader(e.id))
-	if err != nil {
-		panic(err) // of a constant
-	}
+	return v.sends(p, c, v.request(limited, kind, e.id), kind, e, named)
+}
+
+// sends is send of a request.
+func (v *web[Tx]) sends(p *sim.Process, c *http.Client, req *http.Request, kind string, e *exchange,
+	named bool) (again bool) {
+
 	resp, err := c.Do(req)
 	if err != nil || p.IsDead() {
 		return true

@@ -34,6 +34,7 @@ type KeysPlan struct {
 
 	Refused float64 // keys that are refused when they are first tried
 	Failing float64 // keys whose work says a few times that nothing happened
+	Panics  float64 // keys whose work panics once
 	Slow    float64 // keys whose work takes long
 	Slowest time.Duration
 	Large   float64 // keys whose answer is large

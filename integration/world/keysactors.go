@@ -109,14 +109,19 @@ func (l *life[Tx]) untilAnswered(ctx context.Context, kind, id string) {
 		if d.Chance(.2) { // some callers have little time
 			limited, cancel = context.WithTimeout(ctx, d.Between(time.Second, 20*time.Second))
 		}
-		answer, err := l.call(limited, kind, id)
+		answer, err := l.call(limited, kind, id, id)
 		cancel()
 		if l.p.IsDead() || ctx.Err() != nil {
 			return
 		}
+		if err == errPanic {
+			l.Tell(sim.Line{Who: l.p.Name, What: "panics", About: key})
+			continue
+		}
 		if err == nil || errors.Is(err, once.ErrRejected) && !errors.Is(err, once.ErrOutcomeUnavailable) {
 			l.book.answered(kind, key, answer, err)
 			l.Tell(sim.Line{Who: l.p.Name, What: "is told", About: key, Note: answer.Text})
+			l.mistake(ctx, kind, id)
 			return
 		}
 		l.Tell(sim.Line{Who: l.p.Name, What: "is told", About: key, Note: sim.FirstLine(err)})
@@ -131,8 +136,20 @@ func (l *life[Tx]) untilAnswered(ctx context.Context, kind, id string) {
 	}
 }
 
-func (l *life[Tx]) call(ctx context.Context, kind, id string) (Answer, error) {
-	work := l.operation(l.p, kind).For(id).Input([]byte(id))
+// call calls, and contains the panics of work.
+func (l *life[Tx]) call(ctx context.Context, kind, id, input string) (_ Answer, err error) {
+	defer func() {
+		if v := recover(); v == errPanic {
+			err = errPanic
+		} else if v != nil {
+			panic(v)
+		}
+	}()
+	return l.do(ctx, kind, id, input)
+}
+
+func (l *life[Tx]) do(ctx context.Context, kind, id, input string) (Answer, error) {
+	work := l.operation(l.p, kind).For(id).Input([]byte(input))
 	s := l.store
 	begins := l.DrawNth(l.p.Name, "begins anew", kind+"/"+id)
 	if begins.Chance(l.Fleeting) {
@@ -151,6 +168,22 @@ func (l *life[Tx]) call(ctx context.Context, kind, id string) (Answer, error) {
 	return once.DoTx(ctx, s, work, func(ctx context.Context, tx Tx) (Answer, error) {
 		return l.row(ctx, tx, work.Key())
 	})
+}
+
+// mistake calls an answered key with another input, which must not get its
+// answer. A key that may be forgotten would be a new one.
+func (l *life[Tx]) mistake(ctx context.Context, kind, id string) {
+	d := l.DrawNth(l.p.Name, "makes a mistake", kind+"/"+id)
+	if !d.Chance(.2) || l.Policy.KeepKey < time.Hour {
+		return
+	}
+	answer, err := l.call(ctx, kind, id, id+" and more")
+	if l.p.IsDead() {
+		return
+	}
+	if err == nil || errors.Is(err, once.ErrRejected) || errors.Is(err, once.ErrExpired) {
+		l.Broke(OneAnswer, kind+"/"+id, "a call with another input was told %q, %v", answer.Text, err)
+	}
 }
 
 // row is work in the database.
@@ -175,11 +208,12 @@ func (l *life[Tx]) effect(ctx context.Context, key once.Key) (Answer, error) {
 	if err := l.business(ctx, sim.KeyText(key)); err != nil {
 		return Answer{}, once.NotDone(err)
 	}
-	kind := key.Operation[strings.LastIndexByte(key.Operation, '/')+1:]
+	kind := workOf(key)
 	c := sim.Call{Links: []sim.Link{Downstream}, What: "Effect", About: sim.KeyText(key), Faults: sim.WriteFault, Within: l.Settles}
 	if kind == honours {
 		c.Faults = sim.AnyFault
 	}
+	defer l.mayPanic("after " + sim.KeyText(key))
 	a, err := sim.Cross(ctx, l.p, c, func(context.Context) (Answer, error) { return l.book.arrives(kind, sim.KeyText(key)), nil })
 	switch {
 	case errors.Is(err, sim.ErrDown):
@@ -197,14 +231,24 @@ func (l *life[Tx]) business(ctx context.Context, key string) error {
 			return err
 		}
 	}
+	l.mayPanic("before " + key)
 	if d, failing := l.Trait("failing "+key, l.Failing); failing && l.Number("business", "fails", key) <= 1+d.Number(3) {
 		return errBusiness
 	}
 	return nil
 }
 
-// person decides about parked keys: what happened is done, and what did not, and
-// no longer can, is free again.
+var errPanic = errors.New("world: the work panics")
+
+// mayPanic panics the first time, if it is to.
+func (l *life[Tx]) mayPanic(when string) {
+	if _, panics := l.Trait("panic "+when, l.Panics/2); panics && l.Number("work", "panics", when) == 1 {
+		panic(errPanic)
+	}
+}
+
+// person decides about parked keys, and those that nobody calls any more: what
+// happened is done, and what did not, and no longer can, is free again.
 func (k *keys[Tx]) person(ctx context.Context, p *sim.Process) error {
 	s := k.shop.open(p)
 	lister, _ := once.As[once.Lister](s)
@@ -214,7 +258,7 @@ func (k *keys[Tx]) person(ctx context.Context, p *sim.Process) error {
 		if sim.Sleep(ctx, d.Between(time.Second, 15*time.Second)) != nil {
 			return nil
 		}
-		page, err := lister.List(ctx, once.RecordQuery{Status: []once.Status{once.Parked}})
+		page, err := lister.List(ctx, once.RecordQuery{Status: []once.Status{once.Parked, once.Unknown}})
 		if err != nil {
 			continue
 		}
@@ -223,15 +267,28 @@ func (k *keys[Tx]) person(ctx context.Context, p *sim.Process) error {
 			if since[seen].IsZero() {
 				since[seen] = time.Now()
 			}
-			if time.Since(since[seen]) > k.Settles {
+			wait := k.Settles
+			if r.Status == once.Unknown {
+				if wait += nobodyCalls; workOf(r.Key) != honours {
+					continue // callers and the reconciler ask
+				}
+			}
+			if time.Since(since[seen]) > wait {
 				k.decide(ctx, p, s, r)
 			}
 		}
 	}
 }
 
+// nobodyCalls is how long work that only another call can end is unknown until a
+// person decides about it: nobody may call it any more.
+const nobodyCalls = 3 * time.Minute
+
+// workOf returns the kind of the work of a key.
+func workOf(k once.Key) string { return k.Operation[strings.LastIndexByte(k.Operation, '/')+1:] }
+
 func (k *keys[Tx]) decide(ctx context.Context, p *sim.Process, s once.Store, r once.Record) {
-	key, kind := sim.KeyText(r.Key), r.Key.Operation[strings.LastIndexByte(r.Key.Operation, '/')+1:]
+	key, kind := sim.KeyText(r.Key), workOf(r.Key)
 	a, happened := k.book.find(key)
 	var err error
 	if happened {

@@ -34,8 +34,9 @@ type book struct {
 	KeysPlan
 
 	// margin is for how long the downstream honours keys beyond ValidFor: until work
-	// that has looked at the age of its key has made its call.
-	margin time.Duration
+	// that has looked at the age of its key has made its call. If a process has
+	// stalled, that may take longer.
+	margin, stalled time.Duration
 
 	mu    sync.Mutex
 	deeds map[string]*deed
@@ -52,8 +53,9 @@ type tried struct {
 func newBook(w *sim.World, plan KeysPlan) *book {
 	b := &book{World: w, KeysPlan: plan, margin: plan.Settles, deeds: make(map[string]*deed),
 		runs: make(map[string]tried), busy: make(map[string]bool)}
-	if plan.Slow > 0 || w.Stalls > 0 || plan.Policy.Lease < 30*time.Second {
-		b.margin += plan.Policy.Lease + plan.Slowest + w.Stall
+	slow := plan.Policy.Lease + plan.Slowest + w.Stall
+	if b.stalled = b.margin + slow; plan.Slow > 0 || plan.Policy.Lease < 30*time.Second {
+		b.margin = b.stalled
 	}
 	for i := range plan.Processes {
 		b.busy[fmt.Sprint("caller", i+1)] = true
@@ -88,8 +90,11 @@ func (b *book) makes(key string, n int) Answer {
 func (b *book) arrives(kind, key string) Answer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	d := b.of(key)
-	if n := len(d.effects); kind == honours && n > 0 && (b.ValidFor == 0 || b.Now() < d.effects[n-1].At+b.ValidFor+b.margin) {
+	d, margin := b.of(key), b.margin
+	if b.HasStalled() {
+		margin = b.stalled
+	}
+	if n := len(d.effects); kind == honours && n > 0 && (b.ValidFor == 0 || b.Now() < d.effects[n-1].At+b.ValidFor+margin) {
 		return d.effects[n-1]
 	}
 	a := b.makes(key, len(d.effects)+1)

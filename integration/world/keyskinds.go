@@ -13,6 +13,12 @@ func keysSettings(seed sim.Seed) sim.Settings {
 	p := []float64{.01, .03, .1}[d.Number(3)]
 	s.Chances = sim.Chances{Before: d.Some(p), After: d.Some(p), Hang: d.Some(p / 3), Late: d.Some(p), Twice: d.Some(p)}
 	s.Deaths, s.Stalls = d.Number(3), d.Number(2)
+	if d.Chance(.5) { // a provider is often worse than a database
+		p := []float64{.1, .2}[d.Number(2)]
+		s.At = map[sim.Link]sim.Chances{
+			Downstream: {Before: d.Some(p), After: p, Hang: d.Some(p / 2), Late: p, Twice: d.Some(p)},
+		}
+	}
 	for _, link := range []sim.Link{sim.StoreName, Downstream} {
 		if d.Chance(.3) {
 			longest := []time.Duration{5 * time.Second, 20 * time.Second, 3 * time.Minute}[d.Number(3)]
@@ -24,9 +30,9 @@ func keysSettings(seed sim.Seed) sim.Settings {
 
 func keysPlan(seed sim.Seed) KeysPlan {
 	d := seed.Draw("plan of keys")
-	p := KeysPlan{Keys: 2, Processes: 2 + d.Number(2), Rounds: 1 + d.Number(3), Persons: 1 + d.Number(2), Every: 10 * time.Second,
-		Refused: d.Some(.5), Failing: d.Some(.3), Slow: d.Some(.3), Slowest: []time.Duration{5 * time.Second, 40 * time.Second}[d.Number(2)],
-		Drain: 20 * time.Minute}
+	p := KeysPlan{Keys: []int{2, 3, 6}[d.Number(3)], Processes: 2 + d.Number(2), Rounds: 1 + d.Number(3), Persons: 1 + d.Number(2),
+		Every: 10 * time.Second, Refused: d.Some(.5), Failing: d.Some(.3), Panics: d.Some(.2), Slow: d.Some(.3),
+		Slowest: []time.Duration{5 * time.Second, 40 * time.Second}[d.Number(2)], Drain: 20 * time.Minute}
 	p.Settles = []time.Duration{700 * time.Millisecond, 2 * time.Second, 8 * time.Second}[d.Number(3)]
 	p.Policy = once.Policy{Lease: []time.Duration{2 * time.Second, 6 * time.Second, 30 * time.Second}[d.Number(3)],
 		Wait: []time.Duration{once.NoWait, time.Second, 5 * time.Second}[d.Number(3)], KeepOutcome: 24 * time.Hour, KeepKey: 48 * time.Hour}
@@ -48,8 +54,9 @@ func casPlan(seed sim.Seed) KeysPlan {
 	d, p := seed.Draw("plan of an engine"), keysPlan(seed)
 	p.CAS = &CASRules{Ahead: d.Between(-time.Hour, time.Hour), Gateway: d.Some(.03), Silent: d.Chance(.3), MaxValue: 500,
 		Rests: 20 * time.Second, ClaimFirst: d.Chance(.3)}
+	p.CAS.Lease = p.Policy.Lease
 	p.CAS.Astray = p.CAS.Ahead + time.Duration(1-2*d.Number(2))*time.Hour
-	p.Large, p.Fleeting = d.Some(.2), d.Some(.5)
+	p.Large, p.Fleeting = d.Some(.2), []float64{0, .5, 1}[d.Number(3)]
 	if p.CAS.ClaimFirst { // such claims are not extended
 		p.Slowest = p.Policy.Lease / 2
 	}
@@ -73,5 +80,6 @@ func httpPlan(seed sim.Seed) HTTPPlan {
 	}
 	p.Policy.KeepOutcome, p.Policy.KeepKey = 24*time.Hour, 48*time.Hour
 	p.Large, p.Rounds = 0, 1+d.Number(2)
-	return HTTPPlan{KeysPlan: p, Servers: 1 + d.Number(2), Patience: []time.Duration{5 * time.Second, time.Minute}[d.Number(2)]}
+	return HTTPPlan{KeysPlan: p, Servers: 1 + d.Number(2), Patience: []time.Duration{5 * time.Second, time.Minute}[d.Number(2)],
+		Halves: d.Some(.1)}
 }

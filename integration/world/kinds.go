@@ -58,15 +58,20 @@ func smallSettings(seed sim.Seed) sim.Settings {
 	return s
 }
 
+// longestOutages is longer than all outages of a small world are together, so
+// that only poison waits for it.
+const longestOutages = 6 * time.Minute
+
 func smallMail(seed sim.Seed) MailPlan {
 	d := seed.Draw("plan")
 	p := MailPlan{Topics: []string{"a", "b"}[:1+d.Number(2)], Keys: 2, PerKey: 6, Relays: 1 + d.Number(2), Processes: 1 + d.Number(2),
 		Unordered: d.Chance(.2), Bursts: d.Chance(.5), Calls: d.Number(3), Attempts: []int{5, 10}[d.Number(2)],
 		Flaky: d.Some(.2), Slow: d.Some(.2), Slowest: []time.Duration{5 * time.Second, 40 * time.Second}[d.Number(2)],
-		Copied: d.Some(.2), Copies: 2 + d.Number(3), Outage: 15 * time.Minute, Drain: 40 * time.Minute}
+		Copied: d.Some(.2), Copies: 2 + d.Number(3), Outage: longestOutages, Drain: 20 * time.Minute}
 	if d.Chance(.1) {
 		p.Poison = .1
 	}
+	p.Refused = d.Some(.2)
 	p.Relay.Batch = []int{0, 1, 3}[d.Number(3)]
 	p.Queues = p.Processes == 1 && d.Chance(.3) // with several processes, a queue keeps no order
 	return p

@@ -12,6 +12,7 @@ const (
 	Blame       sim.Law = "blame"
 	Drained     sim.Law = "drained"
 	NothingLeft sim.Law = "nothing-left"
+	Lease       sim.Law = "lease"
 	Held        sim.Law = "held"
 	RunEnded            = sim.RunEnded
 
@@ -24,8 +25,8 @@ const (
 
 // Laws returns all laws.
 func Laws() []sim.Law {
-	return []sim.Law{EffectOnce, OneAnswer, MayRetry, RetryAfter, Decision, Forgotten, Vanished, Appeared, PublishedIn, HandledIn, Held, Blame, Drained,
-		NothingLeft, RunEnded}
+	return []sim.Law{EffectOnce, OneAnswer, MayRetry, RetryAfter, Decision, Lease, Forgotten, Vanished, Appeared, PublishedIn, HandledIn, Held, Blame,
+		Drained, NothingLeft, RunEnded}
 }
 
 var says = map[sim.Law]string{
@@ -34,6 +35,7 @@ var says = map[sim.Law]string{
 	MayRetry:    "every caller gets an answer, or an error of which MayRetry says rightly whether a repeat can help",
 	RetryAfter:  "no client of a server sends a request again before the server has asked for it",
 	Decision:    "a decision of a person takes effect once, or says that somebody else has decided",
+	Lease:       "a claim is its holder's until its lease has passed, unless the holder gives it up",
 	Forgotten:   "what may be forgotten, is forgotten",
 	Vanished:    "a message whose transaction committed is published and handled by each consumer, or it lies somewhere with a reason",
 	Appeared:    "a message whose transaction did not commit is neither published nor handled",

@@ -69,14 +69,23 @@ func newLedger(w *sim.World) *ledger {
 
 // plan makes a message known before it is put.
 func (l *ledger) plan(id, topic, key string, before *letter) *letter {
-	m := &letter{id: id, topic: topic, key: key, before: before, at: make(map[string]*handling)}
+	m := l.never(id, topic, key)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m.before = before
+	l.order = append(l.order, m)
+	return m
+}
+
+// never makes a message known whose transaction is rolled back.
+func (l *ledger) never(id, topic, key string) *letter {
+	m := &letter{id: id, topic: topic, key: key, at: make(map[string]*handling)}
 	for _, c := range l.consumers {
 		m.at[c] = new(handling)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.letters[id] = m
-	l.order = append(l.order, m)
 	return m
 }
 

@@ -28,11 +28,12 @@ type MailPlan struct {
 	Keys      int // ordering keys, in turns on the topics
 	PerKey    int // messages
 	Relays    int
-	Processes int  // of each consumer
-	Queues    bool // consumers read queues and not logs
-	Unordered bool // messages have no ordering keys
-	Bursts    bool // producers put many messages at once, and then none for long
-	Calls     int  // calls of once.Do beside the messages, for each key
+	Processes int     // of each consumer
+	Queues    bool    // consumers read queues and not logs
+	Unordered bool    // messages have no ordering keys
+	Bursts    bool    // producers put many messages at once, and then none for long
+	Calls     int     // calls of once.Do beside the messages, for each key
+	Refused   float64 // messages before which an order is refused whose message was put already
 
 	Attempts int     // of consumers and relays, before a message is set aside
 	Flaky    float64 // messages that their handler fails a few times, and those that the broker refuses a few times

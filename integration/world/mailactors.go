@@ -115,7 +115,9 @@ func (m *mail) startProducer(k int) {
 	}
 	var before *letter
 	for n := range m.PerKey {
-		at := m.ledger.plan(fmt.Sprintf("%s-%03d", key, n+1), topic, orders.key, before)
+		id := fmt.Sprintf("%s-%03d", key, n+1)
+		m.ledger.never(id+refusedOrder, topic, orders.key)
+		at := m.ledger.plan(id, topic, orders.key, before)
 		orders.letters = append(orders.letters, at)
 		if !m.Unordered {
 			before = at
@@ -167,17 +169,37 @@ func (o *producer) pause(n int) time.Duration {
 	return 20 * time.Millisecond
 }
 
-// put puts a message in the transaction of its order.
+// put puts a message in the transaction of its order. Some orders are refused
+// before that, when their message was put already.
 func (o *producer) put(ctx context.Context, p *sim.Process, at *letter) error {
+	if _, refused := o.Trait("a refused order before "+at.id, o.Refused); refused {
+		err := o.order(ctx, p, at.id+refusedOrder, func(*memstore.Tx) error { return once.ErrRejected })
+		if !errors.Is(err, once.ErrRejected) {
+			return err
+		}
+	}
+	return o.order(ctx, p, at.id, func(tx *memstore.Tx) error {
+		o.ledger.within(tx, fact{id: at.id})
+		return nil
+	})
+}
+
+// order puts a message, and then does the rest of the transaction.
+func (o *producer) order(ctx context.Context, p *sim.Process, id string, then func(*memstore.Tx) error) error {
 	s := o.store.Link(p)
 	op := &once.Operation[string]{Name: "order"}
-	_, err := once.DoTx(ctx, s, op.For(at.id), func(ctx context.Context, tx *memstore.Tx) (string, error) {
-		o.ledger.within(tx, fact{id: at.id})
-		m := &broker.Message{ID: at.id, Topic: o.topic, OrderingKey: o.key, Body: []byte(at.id)}
-		return "", outbox.New(s, nil).Put(ctx, tx, m)
+	_, err := once.DoTx(ctx, s, op.For(id), func(ctx context.Context, tx *memstore.Tx) (string, error) {
+		m := &broker.Message{ID: id, Topic: o.topic, OrderingKey: o.key, Body: []byte(id)}
+		if err := outbox.New(s, nil).Put(ctx, tx, m); err != nil {
+			return "", err
+		}
+		return "", then(tx)
 	})
 	return err
 }
+
+// refusedOrder ends the ID of a message whose transaction is rolled back.
+const refusedOrder = "-refused"
 
 // caller calls the downstream now and then.
 func (m *mail) caller(ctx context.Context, p *sim.Process) error {

@@ -143,8 +143,12 @@ func (x *crossing) hurry(d *Draw) {
 
 func (w *World) draw(x *crossing, d *Draw) FaultKind {
 	at := d.Float()
+	chances, own := w.At[x.Links[0]]
+	if !own {
+		chances = w.Chances
+	}
 	for _, k := range x.Faults {
-		if at -= w.Chances.of(k); at < 0 {
+		if at -= chances.of(k); at < 0 {
 			if !w.Happens(fmt.Sprintf("%s %s %s #%d %s", x.from.Name, x.What, x.About, x.nth, k)) {
 				return NoFault
 			}

@@ -140,6 +140,7 @@ func (p *Process) IsDead() bool {
 // it. Its timers that end meanwhile have ended when it wakes.
 func (p *Process) stall(d time.Duration) {
 	p.World.Tell(Line{Who: p.Name, What: "STALLS", Note: fmt.Sprint("for ", d.Round(time.Millisecond))})
+	p.World.stalled.Store(true)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.awake = time.Now().Add(d)

@@ -72,8 +72,9 @@ type committing struct {
 }
 
 type answer struct {
-	recs []once.Record
-	err  error
+	recs     []once.Record
+	err      error
+	panicked any // of the work
 }
 
 func (l *StoreLink) commit(ctx context.Context, about string) *committing {
@@ -90,6 +91,9 @@ func (c *committing) run(transact func(context.Context) ([]once.Record, error)) 
 		c.end(transact)
 	}
 	a := <-c.answers
+	if a.panicked != nil {
+		panic(a.panicked)
+	}
 	time.Sleep(c.back)
 	c.from.wake(c.notices)
 	if c.from.IsDead() {
@@ -99,9 +103,14 @@ func (c *committing) run(transact func(context.Context) ([]once.Record, error)) 
 }
 
 func (c *committing) end(transact func(context.Context) ([]once.Record, error)) {
+	defer func() {
+		if v := recover(); v != nil {
+			c.answers <- answer{panicked: v}
+		}
+	}()
 	recs, err := transact(context.WithoutCancel(c.ctx))
 	if c.tx == nil { // it never came to COMMIT
-		c.answers <- answer{recs, err}
+		c.answers <- answer{recs: recs, err: err}
 		return
 	}
 	c.told(err)
@@ -111,7 +120,7 @@ func (c *committing) end(transact func(context.Context) ([]once.Record, error)) 
 	if err == nil && c.fault == After {
 		recs, err = nil, once.ErrOutcomeUnknown
 	}
-	c.answers <- answer{recs, err}
+	c.answers <- answer{recs: recs, err: err}
 }
 
 // arrives is the way of COMMIT to the server. It returns why the server does not
@@ -127,7 +136,7 @@ func (c *committing) arrives(tx *memstore.Tx) error {
 	case c.fault == Hang:
 		return c.hangs(c.ctx)
 	case c.fault == Late:
-		c.answers <- answer{nil, c.hangs(c.ctx)}
+		c.answers <- answer{err: c.hangs(c.ctx)}
 		time.Sleep(c.long)
 		if w.IsDown(StoreName) {
 			return ErrReset

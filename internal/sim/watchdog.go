@@ -46,8 +46,13 @@ func (d *Watchdog) run() {
 // End ends the watch.
 func (d *Watchdog) End() { close(d.stop) }
 
-// Stacks returns the stacks of all goroutines.
+// Stacks returns the stacks of all goroutines, which are few at the end of most
+// worlds.
 func Stacks() string {
-	buf := make([]byte, 1<<20)
-	return string(buf[:runtime.Stack(buf, true)])
+	for size := 16 << 10; ; size *= 4 {
+		buf := make([]byte, size)
+		if n := runtime.Stack(buf, true); n < size || size >= 1<<20 {
+			return string(buf[:n])
+		}
+	}
 }

@@ -15,9 +15,10 @@ type Settings struct {
 	Seed    Seed
 	Length  time.Duration // of the time in which faults happen
 	Chances Chances
-	Deaths  int           // of each process
-	Stalls  int           // of each process
-	Stall   time.Duration // the longest
+	At      map[Link]Chances // of links that have chances of their own
+	Deaths  int              // of each process
+	Stalls  int              // of each process
+	Stall   time.Duration    // the longest
 	Outages []Outage
 
 	// Busy is when the faults stop, if that is not after Length.
@@ -65,7 +66,8 @@ type World struct {
 	end     context.CancelFunc
 	ended   atomic.Bool
 	beside  sync.WaitGroup // of Go
-	late    atomic.Int64   // calls that are still to arrive
+	stalled atomic.Bool
+	late    atomic.Int64 // calls that are still to arrive
 }
 
 // Result is what a run has left.
@@ -177,6 +179,9 @@ func (w *World) Broke(law Law, about, format string, args ...any) {
 	w.result.Broken = append(w.result.Broken, b)
 	w.tell(Line{What: "LAW " + string(law), About: about, Note: b.Note, isLaw: true})
 }
+
+// HasStalled reports whether a process has stalled.
+func (w *World) HasStalled() bool { return w.stalled.Load() }
 
 // LateCalls returns how many late calls are still to arrive.
 func (w *World) LateCalls() int { return int(w.late.Load()) }
