@@ -99,6 +99,13 @@ var httpBugs = []Bug{
 		Test: Test{"./httponce", "^TestAClientAboveThatSendsARequestAgainKeepsItsKey$"},
 	},
 	{
+		Name: "retry-after-in-milliseconds", Why: "a client sends again and again while the server asks for time",
+		File: "httponce/retry.go",
+		Old:  "math.MaxInt64/uint64(time.Second))) * time.Second, true",
+		New:  "math.MaxInt64/uint64(time.Second))) * time.Millisecond, true",
+		Test: Test{"./httponce", "^TestRetryAfterIsHonoured$"},
+	},
+	{
 		Name: "one-key-after-a-success",
 		Why:  "a program that sends a request twice on purpose has one effect",
 		File: "httponce/resent.go",

@@ -419,6 +419,14 @@ var inboxBugs = []Bug{
 		Test: Test{"./inbox", "^TestAWaitingMessageCanBeDiscarded$"},
 	},
 	{
+		Name: "a-consumer-ends-with-its-session",
+		Why:  "a broker that restarts ends every consumer",
+		File: "inbox/run.go",
+		Old:  "if errors.Is(err, broker.ErrInvalid) { // trying",
+		New:  "if err != nil || errors.Is(err, broker.ErrInvalid) { // trying",
+		Test: Test{"./inbox", "^TestADeadBrokerIsLoggedByDefault$"},
+	},
+	{
 		Name: "rename-not-noticed",
 		Why:  "a consumer with a new name handles everything again",
 		File: "inbox/register.go",

@@ -47,6 +47,14 @@ var janitorBugs = []Bug{
 		Test: Test{"./janitor", "^TestShare$"},
 	},
 	{
+		Name: "a-janitor-in-trouble-rests-for-days",
+		Why:  "one failure of the store, and nothing is forgotten for long",
+		File: "janitor/janitor.go",
+		Old:  "			pause = trouble.Next()",
+		New:  "			pause = 1000 * trouble.Next()",
+		Test: Test{"./janitor", "^TestAStoreInTrouble$"},
+	},
+	{
 		Name: "trouble-with-one-kind-ends-the-look",
 		Why:  "shelved messages are not deleted because another role owns the partitions",
 		File: "janitor/janitor.go",

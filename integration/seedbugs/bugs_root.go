@@ -339,6 +339,14 @@ var rootBugs = []Bug{
 		Test: missing("^TestTheValidityOfAKeyBeginsWithItsFirstAttempt$"),
 	},
 	{
+		Name: "both-of-two-people-have-decided",
+		Why:  "two people believe that each has decided, and one of them acts on it",
+		File: "ask.go",
+		Old:  "case now.Status == Expired, now.Status == set.Status && now.Reason != set.Reason:",
+		New:  "case now.Status == Expired && now.Reason != set.Reason:",
+		Test: Test{".", "^TestOnlyTheFirstOfTwoEqualDecisionsIsMade$"},
+	},
+	{
 		Name: "lookup-of-another-operation-decides",
 		Why:  "\"mail\" is asked about a record of \"email\", says no, and frees it",
 		File: "ask.go",
