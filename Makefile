@@ -104,12 +104,13 @@ bench-console:
 bench:
 	$(GO) run ./integration/cmd/servers -- $(GO) run ./bench
 
-# Proofs, each for as long as SOAK says, the seeded bugs, and servers that an ordinary run leaves out.
+# Proofs and simulated worlds, each for as long as SOAK says, the seeded bugs, and servers that an ordinary run leaves out.
 soak:
 	ONCE_SOAK=$(SOAK) $(GO) run ./integration/cmd/servers -- $(GO) test $(RACE) -v -count=1 -timeout 0 -p 1 \
 		./integration/crash ./integration/history ./integration/faults/... ./integration/lostreply/... ./integration/consume \
 		./integration/publish ./integration/outboxlog ./integration/brokers ./integration/natsstore
 	ONCE_SOAK=$(SOAK) $(PLAIN) -timeout 24h -run CarriesMessages ./integration/cosmosstore ./integration/dynamostore
+	env CGO_ENABLED=0 GOFLAGS=-trimpath ONCE_SOAK=$(SOAK) $(GO) test -vet=off -v -count=1 -timeout 0 -run WorldsKeepTheLaws ./integration/world
 	$(GO) run ./integration/cmd/servers -only postgres,mariadb,pgbouncer,rabbitmq,redis,azurite -- \
 		$(GO) run ./integration/cmd/seedbugs
 	$(MAKE) test-postgres test-galera test-kafka test-sqs

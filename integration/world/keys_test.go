@@ -7,31 +7,6 @@ import (
 	"github.com/effectively-once/once/internal/sim"
 )
 
-// TestKeysKeepTheLaws plays small worlds of keys on both kinds of stores.
-func TestKeysKeepTheLaws(t *testing.T) {
-	playAll(t, "keys", 150)
-	playAll(t, "cas", 150)
-}
-
-// TestRequestsKeepTheLaws plays small worlds of requests.
-func TestRequestsKeepTheLaws(t *testing.T) { playAll(t, "http", 100) }
-
-// playAll plays the worlds of the first seeds, and tells which laws they broke.
-func playAll(t *testing.T, kind string, seeds sim.Seed) {
-	t.Helper()
-	k, err := KindOf(kind)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for seed := sim.Seed(1); seed <= seeds; seed++ {
-		r := Play(t, k, k.Settings(seed))
-		for _, b := range r.Broken {
-			t.Errorf("%s, seed %d: %s\n%s", kind, seed, b, sim.Print(r.Story(b)))
-			break
-		}
-	}
-}
-
 // TestASeedOfKeysHasOneHistory plays worlds twice, on one processor. As for
 // messages, a few histories may differ.
 func TestASeedOfKeysHasOneHistory(t *testing.T) {

@@ -18,22 +18,6 @@ func kindOf(t *testing.T, name string) Kind {
 	return k
 }
 
-// playSeeds plays the worlds of seeds, until their time is over. The first few are
-// always played.
-func playSeeds(t *testing.T, kind string, seeds int, limit time.Duration) {
-	k, began := kindOf(t, kind), time.Now()
-	if testing.Short() {
-		limit /= 10
-	}
-	for n := range seeds {
-		if n > 3 && time.Since(began) > limit {
-			t.Logf("time was for %d of %d worlds", n, seeds)
-			return
-		}
-		keepsLaws(t, k, sim.Seed(n+1))
-	}
-}
-
 func keepsLaws(t *testing.T, k Kind, seed sim.Seed) {
 	t.Helper()
 	r := Play(t, k, k.Settings(seed))
@@ -43,17 +27,6 @@ func keepsLaws(t *testing.T, k Kind, seed sim.Seed) {
 		}
 		t.Errorf("go run ./integration/cmd/world -kind %s -seed %d -shrink\n%.500s", k.Name, seed, b)
 	}
-}
-
-func TestSmallWorldsKeepTheLaws(t *testing.T) { playSeeds(t, "small", 150, 20*time.Second) }
-
-func TestPeopleDecideAtTheWorstTime(t *testing.T) { playSeeds(t, "people", 20, 10*time.Second) }
-
-func TestABusyHourKeepsTheLaws(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes seconds")
-	}
-	keepsLaws(t, kindOf(t, "hour"), 3)
 }
 
 // TestFoundSeeds plays worlds that once broke a law.
