@@ -4,6 +4,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,7 +80,7 @@ func (t *Task) Run(tt *testing.T) int {
 		}
 		sum.red++
 		if t.brief {
-			fmt.Printf("seeds %d law %s\n", sum.seeds, t.broken(r)[0].Law)
+			fmt.Printf("seeds %d law %s\n", sum.seeds, strings.Join(t.names(r), ","))
 			if t.first {
 				return 1
 			}
@@ -116,6 +118,17 @@ func (t *Task) broken(r *sim.Result) (all []sim.Break) {
 	for _, b := range r.Broken {
 		if t.law == "" || b.Law == t.law {
 			all = append(all, b)
+		}
+	}
+	return all
+}
+
+// names returns the names of the broken laws that are looked for, in the order in
+// which they broke.
+func (t *Task) names(r *sim.Result) (all []string) {
+	for _, b := range t.broken(r) {
+		if !slices.Contains(all, string(b.Law)) {
+			all = append(all, string(b.Law))
 		}
 	}
 	return all

@@ -67,7 +67,7 @@ func (t *powerTask) run(ctx context.Context) error {
 	if t.whole, err = world.Build(ctx, t.tree, t.dir, "whole.test"); err != nil {
 		return err
 	}
-	fmt.Printf("%-45s %-10s %-15s %6s %8s\n", "bug", "kind", "law", "seeds", "seconds")
+	fmt.Printf("%-45s %-7s %-40s %6s %8s\n", "bug", "kind", "laws", "seeds", "seconds")
 	found := 0
 	for _, b := range t.bugs {
 		hit, err := t.find(ctx, b)
@@ -80,7 +80,7 @@ func (t *powerTask) run(ctx context.Context) error {
 		} else {
 			hit.law = "not found"
 		}
-		fmt.Printf("%-45s %-10s %-15s %6d %8.1f\n", b.Name, hit.kind, hit.law, hit.seeds, hit.took.Seconds())
+		fmt.Printf("%-45s %-7s %-40s %6d %8.1f\n", b.Name, hit.kind, hit.law, hit.seeds, hit.took.Seconds())
 	}
 	fmt.Printf("%d of %d found\n", found, len(t.bugs))
 	return nil
@@ -129,7 +129,7 @@ func (t *powerTask) find(ctx context.Context, b seedbugs.WorldBug) (h hit, err e
 }
 
 // first plays worlds until one breaks a law. It returns how many it has played,
-// and the law.
+// and all laws that it broke.
 func (t *powerTask) first(ctx context.Context, binary *world.Binary, kind string, from, seeds int,
 	limit time.Duration) (n int, law string, err error) {
 
