@@ -32,8 +32,9 @@ var floors = []struct {
 	{[]string{"broker/internal", "store/cas", "store/sqlschema"}, 2}, // what adapters share
 	{[]string{"store/*", "broker/*"}, 2},
 	{[]string{"internal/sim"}, 2}, // a world in memory for tests
-	{[]string{"admission"}, 1}, // what the guards of requests share
-	{[]string{"inbox", "outbox", "reconcile", "crosscheck", "janitor", "httponce", "grpconce", "oncetest"}, 1},
+	{[]string{"admission"}, 1},    // what the guards of requests share
+	{[]string{"inbox", "outbox", "reconcile", "crosscheck", "janitor", "httponce", "grpconce"}, 1},
+	{[]string{"oncetest"}, 1}, // runs services
 	{[]string{"otelonce"}, 1},
 	{[]string{"observe/alerts"}, 2}, // rules, and tests that drive them with otelonce
 	{[]string{"console"}, 1},

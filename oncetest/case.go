@@ -130,12 +130,9 @@ func (c Case[W]) prover() (*prover, error) {
 	case pr.deadline < 0 || pr.quiet < 0 || pr.crashes < 0:
 		return nil, errors.New("the Case has a negative Deadline, Quiet or Crashes")
 	}
-	if text := os.Getenv("ONCETEST_SEED"); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("ONCETEST_SEED is %q: give a number from 0 on", text)
-		}
-		pr.seed = seed
+	var err error
+	if pr.seed, err = overridden(pr.seed); err != nil {
+		return nil, err
 	}
 	seen := make(map[string]bool)
 	for _, m := range c.Messages {
@@ -171,4 +168,18 @@ func (c Case[W]) prover() (*prover, error) {
 		return world
 	}
 	return pr, nil
+}
+
+// overridden returns the seed of the environment variable ONCETEST_SEED, or else
+// the given one.
+func overridden(seed uint64) (uint64, error) {
+	text := os.Getenv("ONCETEST_SEED")
+	if text == "" {
+		return seed, nil
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("ONCETEST_SEED is %q: give a number from 0 on", text)
+	}
+	return seed, nil
 }

@@ -62,6 +62,12 @@
 // from a queue, so checkpoints of logs are not proven. A Probe that omits something
 // proves nothing about it.
 //
+// # A year
+//
+// [Year] lets a whole service live through a year of fake time: consumers, operations
+// and HTTP handlers, with many instances, requests and faults at once. It needs Go
+// 1.25.
+//
 // # Compatibility
 //
 // The same as for package once. Names of schedules and texts of findings may change.

@@ -38,6 +38,7 @@ import (
 	_ "github.com/effectively-once/once/httponce"
 	_ "github.com/effectively-once/once/inbox"
 	_ "github.com/effectively-once/once/janitor"
+	_ "github.com/effectively-once/once/oncetest"
 	_ "github.com/effectively-once/once/otelonce"
 	_ "github.com/effectively-once/once/outbox"
 	_ "github.com/effectively-once/once/reconcile"

@@ -6,6 +6,22 @@ func missing(run string) Test { return Test{"./integration/seedbugs", run} }
 // smallBugs are in what the engine is made of.
 var smallBugs = []Bug{
 	{
+		Name: "a-year-overlooks-the-second-effect",
+		Why:  "a user's handler that charges twice passes",
+		File: "oncetest/year_ledger.go",
+		Old:  "n > 1 && e.Promise",
+		New:  "n < 1 && e.Promise",
+		Test: Test{"./oncetest", "^TestRequestsOverHTTP$"},
+	},
+	{
+		Name: "a-year-has-no-kills",
+		Why:  "a user's handler that acknowledges before the commit is found by luck",
+		File: "oncetest/year_day.go",
+		Old:  "s.Deaths, s.Stalls = d.Number(3), d.Number(2)",
+		New:  "s.Deaths, s.Stalls = 0, d.Number(2)",
+		Test: Test{"./oncetest", "^TestReportSaysWhatHappenedAndWhatHeld$"},
+	},
+	{
 		Name: "a-case-leaves-messages-to-the-next",
 		Why:  "a case that needs an empty outbox fails on a busy machine",
 		File: "store/storetest/outbox.go",

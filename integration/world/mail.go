@@ -187,7 +187,7 @@ func (m *mail) source(topic, consumer string) broker.Source {
 }
 
 func (m *mail) consumer(p *sim.Process, name, topic string) *inbox.Consumer {
-	c := &inbox.Consumer{Name: name + "-" + topic, Source: m.broker.Source(p, m.source(topic, name)),
+	c := &inbox.Consumer{Name: name + "-" + topic, Source: m.broker.Source(p, m.source(topic, name), ""),
 		Retry: inbox.Retry{Attempts: m.Attempts, Outage: m.Outage}}
 	h := &handler{mail: m, p: p, consumer: name}
 	switch name {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/effectively-once/once/broker"
@@ -21,6 +22,9 @@ func TopicLink(topic string) Link { return Link("topic " + topic) }
 type Broker struct {
 	*membroker.Broker
 	world *World
+
+	mu    sync.Mutex
+	turns map[string]chan struct{} // of the queues, by name
 
 	// Refuses reports whether the broker refuses a message this time. Nil: it refuses
 	// none.
@@ -39,8 +43,11 @@ type Broker struct {
 }
 
 // NewBroker returns a broker whose sessions break when its link goes down.
-func NewBroker(w *World, o *membroker.Options) *Broker {
-	b := &Broker{Broker: membroker.New(o), world: w}
+func NewBroker(w *World, o *membroker.Options) *Broker { return BrokerOn(w, membroker.New(o)) }
+
+// BrokerOn is NewBroker for a broker that may have been in other worlds before.
+func BrokerOn(w *World, at *membroker.Broker) *Broker {
+	b := &Broker{Broker: at, world: w, turns: make(map[string]chan struct{})}
 	w.OnOutage(func(link Link, down bool) {
 		if link == BrokerName {
 			b.Down(down)
@@ -151,42 +158,59 @@ func messagesText(ms []*broker.Message) string {
 	return strings.Join(ids, " ")
 }
 
-func deliveriesText(ds []broker.Delivery) string {
-	ids := make([]string, len(ds))
-	for i, d := range ds {
-		ids[i] = d.Message.ID
-	}
-	return strings.Join(ids, " ")
+// Source returns a source of the broker as a process sees it. A process with
+// several sources gives each a label, so that the calls of one are not taken for
+// those of another.
+func (b *Broker) Source(p *Process, src broker.Source, label string) broker.Source {
+	return &source{src, b, p, label}
 }
-
-// Source returns a source of the broker as a process sees it.
-func (b *Broker) Source(p *Process, src broker.Source) broker.Source { return &source{src, p} }
 
 type source struct {
 	broker.Source
-	p *Process
+	broker *Broker
+	p      *Process
+	label  string
 }
 
 // Open opens a session, which ends with the process.
 func (s *source) Open(ctx context.Context, window int) (broker.Session, error) {
-	at, err := Cross(ctx, s.p, brokerCall("Open", s.Name(), LostOnly), func(ctx context.Context) (broker.Session, error) {
-		return s.Source.Open(ctx, window)
+	var at broker.Session
+	err := Do(ctx, s.p, brokerCall("Open", s.Name(), LostOnly), func(ctx context.Context) (err error) {
+		at, err = s.Source.Open(ctx, window)
+		return err
 	})
 	if err != nil {
+		if at != nil { // the process died on the way back, and its connection with it
+			_ = at.Close(context.Background())
+		}
 		return nil, err
 	}
 	s.p.OnDeath(func() { _ = at.Close(context.Background()) }) // fails for no reason but a broken session
-	through := session{Session: at, p: s.p, of: s.Name()}
+	through := session{Session: at, p: s.p, of: s.Name(), label: s.label}
 	if seeker, ok := at.(broker.Seeker); ok {
 		return &logSession{through, seeker}, nil
 	}
+	through.turn = s.broker.turn(s.Name())
 	return &through, nil
+}
+
+// turn returns what the sessions of a queue take turns with. A message wakes all of
+// them at one instant, so that the scheduler would decide which one gets it.
+func (b *Broker) turn(queue string) chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.turns[queue] == nil {
+		b.turns[queue] = make(chan struct{}, 1)
+	}
+	return b.turns[queue]
 }
 
 type session struct {
 	broker.Session
-	p  *Process
-	of string
+	p     *Process
+	of    string
+	label string
+	turn  chan struct{} // of a queue: has an element while one of its sessions receives
 }
 
 var (
@@ -204,33 +228,57 @@ func (s *session) Receive(ctx context.Context, limit int) ([]broker.Delivery, er
 	if s.p.IsDead() {
 		return nil, ErrDead
 	}
-	ds, err := s.Session.Receive(ctx, limit)
+	ds, err := s.receive(ctx, limit)
 	if err != nil {
 		d := s.p.World.DrawNth(s.p.Name, "hears of a broken session", s.of)
 		time.Sleep(d.Between(100*time.Microsecond, 5*time.Millisecond))
 		return nil, err
 	}
-	arrived := Do(ctx, s.p, brokerCall("Receive", deliveriesText(ds), LostOnly), func(context.Context) error { return nil })
+	arrived := Do(ctx, s.p, brokerCall("Receive", s.text(ds), LostOnly), func(context.Context) error { return nil })
 	if arrived != nil {
 		return nil, arrived // the session is broken, and gives everything back when it is closed
 	}
 	return ds, nil
 }
 
+// text returns the objects of a call.
+func (s *session) text(ds []broker.Delivery) string {
+	ids := make([]string, len(ds))
+	for i, d := range ds {
+		ids[i] = d.Message.ID
+		if s.label != "" {
+			ids[i] = s.label + "/" + ids[i]
+		}
+	}
+	return strings.Join(ids, " ")
+}
+
+func (s *session) receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	if s.turn != nil {
+		select {
+		case s.turn <- struct{}{}:
+			defer func() { <-s.turn }()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return s.Session.Receive(ctx, limit)
+}
+
 func (s *session) Ack(ctx context.Context, ds []broker.Delivery) error {
 	ds = slices.Clone(ds)
-	return Do(ctx, s.p, brokerCall("Ack", deliveriesText(ds), AnyFault), func(ctx context.Context) error { return s.Session.Ack(ctx, ds) })
+	return Do(ctx, s.p, brokerCall("Ack", s.text(ds), AnyFault), func(ctx context.Context) error { return s.Session.Ack(ctx, ds) })
 }
 
 func (s *session) Return(ctx context.Context, ds []broker.Delivery, after time.Duration) error {
 	ds = slices.Clone(ds)
-	about := fmt.Sprintf("%s for %v", deliveriesText(ds), after.Round(time.Second))
+	about := fmt.Sprintf("%s for %v", s.text(ds), after.Round(time.Second))
 	return Do(ctx, s.p, brokerCall("Return", about, WriteFault), func(ctx context.Context) error { return s.Session.Return(ctx, ds, after) })
 }
 
 func (s *session) Reject(ctx context.Context, ds []broker.Delivery, reason string) error {
 	ds = slices.Clone(ds)
-	return Do(ctx, s.p, brokerCall("Reject", deliveriesText(ds), WriteFault), func(ctx context.Context) error {
+	return Do(ctx, s.p, brokerCall("Reject", s.text(ds), WriteFault), func(ctx context.Context) error {
 		return s.Session.Reject(ctx, ds, reason)
 	})
 }

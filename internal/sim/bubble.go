@@ -8,9 +8,9 @@ import (
 )
 
 // Bubble runs a world in a bubble of fake time, with crypto/rand seeded. Go 1.25
-// cannot seed it, so that a history there is played again only roughly.
+// cannot seed it, and plays a history again only roughly.
 func Bubble(t *testing.T, seed Seed, run func()) {
 	t.Helper()
-	seedRandom(t, seed)
+	SeedRandom(t, seed)
 	synctest.Test(t, func(*testing.T) { run() })
 }

@@ -7,4 +7,5 @@ import (
 	"testing/cryptotest"
 )
 
-func seedRandom(t *testing.T, seed Seed) { cryptotest.SetGlobalRandom(t, uint64(seed)) }
+// SeedRandom seeds crypto/rand, until the end of the test.
+func SeedRandom(t *testing.T, seed Seed) { cryptotest.SetGlobalRandom(t, uint64(seed)) }

@@ -4,4 +4,5 @@ package sim
 
 import "testing"
 
-func seedRandom(*testing.T, Seed) {}
+// SeedRandom does nothing before Go 1.26.
+func SeedRandom(*testing.T, Seed) {}

@@ -30,8 +30,11 @@ type Store struct {
 }
 
 // NewStore returns an empty store.
-func NewStore(w *World, o *memstore.Options) *Store {
-	return &Store{Store: memstore.New(o), world: w, present: make(map[[16]byte]bool)}
+func NewStore(w *World, o *memstore.Options) *Store { return StoreOn(w, memstore.New(o)) }
+
+// StoreOn returns a store that may have been in other worlds before.
+func StoreOn(w *World, s *memstore.Store) *Store {
+	return &Store{Store: s, world: w, present: make(map[[16]byte]bool)}
 }
 
 // Link returns the store as a process sees it.
