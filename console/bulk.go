@@ -195,6 +195,12 @@ func (s sampledShelf) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.
 	return page, err
 }
 
+// Decided returns the shelf as it is for [inbox.Admin]: what an earlier call has
+// decided about is no sample.
+func (s sampledShelf) Decided() store.Shelf {
+	return s.AdminStore.(interface{ Decided() store.Shelf }).Decided()
+}
+
 // sampledOutbox keeps the first messages that are counted, for the question.
 type sampledOutbox struct {
 	store.Relayable

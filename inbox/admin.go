@@ -90,18 +90,36 @@ func (d Admin) shelf() store.Shelf { return sealedShelf{d.Store, &d.Store.Option
 // of replays, not counting what is skipped; 0 means no limit. q.States and q.After
 // are ignored.
 func (d Admin) Replay(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
-	return d.decide(ctx, q, by, &replay{Admin: d, by: by})
+	return d.decide(ctx, q, []store.ShelfState{store.Parked}, by, &replay{Admin: d, by: by})
 }
 
 // Discard gives up parked messages, selected by consumer or by ID. They stay on
 // the shelf for a while, for reference, and copies of them are treated as
 // duplicates. Later messages with their ordering key proceed. For messages that
 // are not parked, see DiscardWaiting.
+//
+// If the process of Discard ends, the same call with the same Decision completes
+// it. Until then the key of one message may be as it was, so that a copy of it is
+// tried again, or parked.
 func (d Admin) Discard(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
 	if err := checkDiscard(q, by); err != nil {
 		return Tally{}, err
 	}
-	return d.decide(ctx, q, by, &discardAction{d})
+	return d.discard(ctx, q, []store.ShelfState{store.Parked}, by)
+}
+
+// discard completes what an earlier call with the same Decision has begun, and
+// then discards messages in any of several states.
+func (d Admin) discard(ctx context.Context, q store.ShelfQuery, states []store.ShelfState, by Decision) (Tally, error) {
+	a := &discardAction{d}
+	before, err := a.complete(ctx, q, by)
+	if err != nil || q.Limit > 0 && before.Changed >= q.Limit {
+		return before, err
+	}
+	q.Limit = max(q.Limit-before.Changed, 0)
+	t, err := d.decide(ctx, q, states, by, a)
+	t.add(before)
+	return t, err
 }
 
 // SetPosition moves a consumer to another position of a log, at once. Use it
@@ -119,6 +137,18 @@ func (d Admin) SetPosition(ctx context.Context, p store.Position) error {
 // read, and their consumer waits there until SetPosition.
 func (d Admin) Positions(ctx context.Context, consumer string) ([]store.Position, error) {
 	return d.Store.Positions(ctx, consumer)
+}
+
+func checkDecision(q store.ShelfQuery, by Decision) error {
+	switch {
+	case by.By == "" || by.Reason == "":
+		return errAnonymous
+	case by.PerSecond < 0:
+		return invalid("PerSecond is negative")
+	case q.Ready:
+		return invalid("messages that are Ready are not parked: leave Ready out")
+	}
+	return nil
 }
 
 // action is what a decision does to each message.
@@ -184,7 +214,7 @@ func (a *replay) settleKey(ctx context.Context, m *store.Shelved, why string) er
 	if a.key == leaveKey {
 		return nil
 	}
-	return a.markKey(ctx, m, func(rec once.Record) error { return once.MarkNotDone(ctx, a.Store, rec, why) })
+	return a.markKey(ctx, m, once.Settlement{Status: once.Absent, Reason: why})
 }
 
 func (*replay) unwritten(_ context.Context, _ *store.Shelved, err error) error { return err }
@@ -202,24 +232,24 @@ func (a *discardAction) change(_ context.Context, m *store.Shelved, _ int) (bool
 // settleKey records a rejection as the outcome, if the key is parked, or free
 // because it was not parked yet: otherwise a copy of the message would run.
 func (a *discardAction) settleKey(ctx context.Context, m *store.Shelved, why string) error {
-	isFree := false
-	if key, ok := unitOf(m); ok {
+	key, ok := unitOf(m)
+	for tries := 0; ok && tries < 3; tries++ {
 		rec, err := a.Store.Get(ctx, key)
-		if err != nil && !errors.Is(err, once.ErrCorrupt) { // a damaged key runs nothing
+		if errors.Is(err, once.ErrCorrupt) { // a damaged key runs nothing
+			break
+		}
+		if err != nil {
 			return err
 		}
-		isFree = err == nil && rec.Status == once.Absent
-	}
-	if isFree {
-		err := a.reject(ctx, m.Unit(), name.Token(), why)
-		if errors.Is(err, errTaken) || errors.Is(err, once.ErrLeaseLost) { // whoever has it parks it, and then looks at the shelf
-			return nil
+		if rec.Status != once.Absent {
+			break
 		}
-		return err
+		err = a.reject(ctx, key, name.Token(), why)
+		if !errors.Is(err, errTaken) && !errors.Is(err, once.ErrLeaseLost) {
+			return err
+		} // a process has claimed it meanwhile, to park it or to handle a copy
 	}
-	return a.markKey(ctx, m, func(rec once.Record) error {
-		return once.MarkDone(ctx, a.Store, rec, once.Outcome{Rejected: true, Omitted: true}, why)
-	})
+	return a.markKey(ctx, m, once.Settlement{Status: once.Done, Outcome: once.Outcome{Rejected: true, Omitted: true}, Reason: why})
 }
 
 // reject makes a free key done, as rejected.
@@ -237,22 +267,12 @@ func (a *discardAction) reject(ctx context.Context, key once.Key, owner [16]byte
 	return a.Store.Settle(ctx, set)
 }
 
-// decide carries out an action on all selected messages that are parked, page by
-// page: first on the message, which another person may have changed meanwhile,
-// and then on its key.
-func (d Admin) decide(ctx context.Context, q store.ShelfQuery, by Decision, a action) (Tally, error) {
-	return d.decideAll(ctx, q, []store.ShelfState{store.Parked}, by, a)
-}
-
-// decideAll is decide for messages in any of several states.
-func (d Admin) decideAll(ctx context.Context, q store.ShelfQuery, states []store.ShelfState, by Decision, a action) (t Tally, err error) {
-	switch {
-	case by.By == "" || by.Reason == "":
-		return t, errAnonymous
-	case by.PerSecond < 0:
-		return t, invalid("PerSecond is negative")
-	case q.Ready:
-		return t, invalid("messages that are Ready are not parked: leave Ready out")
+// decide carries out an action on all selected messages in any of several states,
+// page by page: first on the message, which another person may have changed
+// meanwhile, and then on its key.
+func (d Admin) decide(ctx context.Context, q store.ShelfQuery, states []store.ShelfState, by Decision, a action) (t Tally, err error) {
+	if err := checkDecision(q, by); err != nil {
+		return t, err
 	}
 	limit := q.Limit
 	q.States, q.After, q.Bodiless = states, 0, !by.Unopened
@@ -328,11 +348,15 @@ func why(state store.ShelfState, by Decision) string {
 	return verbs[state] + " by " + by.By + ": " + by.Reason
 }
 
+// said is what the History of a message says of a decision.
+func said(state store.ShelfState, by Decision) string {
+	return verbs[state] + " by " + oneLine(by.By, name.Limit) + ": " + oneLine(by.Reason, maxHistory/16)
+}
+
 func (d Admin) write(ctx context.Context, m store.Shelved, was store.ShelfState, by Decision) error {
 	before := m
 	before.Reason = oneLine(m.Reason, maxHistory/4) // sealing makes the text longer
-	line := fmt.Sprintf("%s %s by %s: %s (it was %v: %s)", time.Now().UTC().Format(time.RFC3339), verbs[m.State],
-		oneLine(by.By, name.Limit), oneLine(by.Reason, maxHistory/16), was, store.SealReason(&d.Store.Options().Sealing, before).Reason)
+	line := fmt.Sprintf("%s %s (it was %v: %s)", time.Now().UTC().Format(time.RFC3339), said(m.State, by), was, store.SealReason(&d.Store.Options().Sealing, before).Reason)
 	if strings.HasPrefix(m.Reason, unknownOutcome) && m.State == store.Waiting && by.NotDone {
 		line += ", and says that it did not happen"
 	}
@@ -364,17 +388,93 @@ func oneLine(s string, limit int) string {
 	return name.Line(strings.Join(strings.Fields(s), " "), limit)
 }
 
-// markKey marks the key of a message if it is parked, or its outcome unknown.
-func (d Admin) markKey(ctx context.Context, m *store.Shelved, mark func(once.Record) error) error {
+// markKey settles the key of a message if it is parked, its outcome unknown, or a
+// process was going to park it.
+func (d Admin) markKey(ctx context.Context, m *store.Shelved, set once.Settlement) error {
 	if m.Key == "" {
 		return nil
 	}
-	rec, err := d.Store.Get(ctx, once.Key{Operation: m.Consumer, ID: m.Key})
-	if err != nil || rec.Status != once.Parked && rec.Status != once.Unknown {
+	key := once.Key{Operation: m.Consumer, ID: m.Key}
+	rec, err := d.Store.Get(ctx, key)
+	if err != nil {
 		return err
 	}
-	if err := mark(rec); !errors.Is(err, once.ErrLeaseLost) {
-		return err
+	switch rec.Key = key; {
+	case rec.Status == once.Running && isParking(rec, m):
+		err = endParking(ctx, d.Store, rec, set)
+	case rec.Status != once.Parked && rec.Status != once.Unknown:
+		return nil
+	case set.Status == once.Done:
+		err = once.MarkDone(ctx, d.Store, rec, set.Outcome, set.Reason)
+	default:
+		err = once.MarkNotDone(ctx, d.Store, rec, set.Reason)
 	}
-	return nil // another person has decided about the key
+	if errors.Is(err, once.ErrLeaseLost) { // another person has decided about the key
+		return nil
+	}
+	return err
+}
+
+// complete ends the discards of an earlier call with the same Decision whose
+// process ended after it had changed the message, and before it had settled the
+// key. Their messages are no longer parked, so only their History tells of them.
+func (a *discardAction) complete(ctx context.Context, q store.ShelfQuery, by Decision) (t Tally, err error) {
+	all := a.shelf()
+	if some, ok := a.Store.(decidedShelf); ok {
+		all = sealedShelf{some.Decided(), &a.Store.Options().Sealing}
+	}
+	limit, begins := q.Limit, said(store.Discarded, by)+" (it was "
+	q.States, q.After, q.Bodiless, q.Limit = []store.ShelfState{store.Discarded}, 0, !by.Unopened, largestPage
+	for limit <= 0 || t.Changed < limit {
+		page, err := all.Shelved(ctx, q)
+		if err != nil || len(page) == 0 || page[len(page)-1].Seq <= q.After {
+			return t, err
+		}
+		for _, m := range page {
+			if m.Seq <= q.After || by.Unopened && m.Unopened == nil {
+				q.After = max(q.After, m.Seq)
+				continue
+			}
+			q.After = m.Seq
+			last := m.History[strings.LastIndex(m.History, "\n")+1:]
+			if _, what, _ := strings.Cut(last, " "); !strings.HasPrefix(what, begins) {
+				continue
+			}
+			open, err := a.isOpen(ctx, &m)
+			if err == nil && open && !by.DryRun {
+				err = a.settleKey(ctx, &m, why(m.State, by))
+			}
+			if err != nil {
+				return t, fmt.Errorf("at message %q of %s: %w", m.Message.ID, m.Consumer, err)
+			}
+			if open {
+				t.add(Tally{Matched: 1, Changed: 1})
+				if m.Message.OrderingKey != "" {
+					t.Ordered++
+				}
+			}
+			if limit > 0 && t.Changed == limit {
+				return t, nil
+			}
+		}
+	}
+	return t, nil
+}
+
+// decidedShelf is a store that shows only some of its messages, such as those that a
+// person has said yes to. Decided returns a shelf with all.
+type decidedShelf interface{ Decided() store.Shelf }
+
+// isOpen reports whether the key of a message that was discarded has no outcome,
+// and nothing runs by it.
+func (a *discardAction) isOpen(ctx context.Context, m *store.Shelved) (bool, error) {
+	key, ok := unitOf(m)
+	if !ok {
+		return false, nil
+	}
+	rec, err := a.Store.Get(ctx, key)
+	if errors.Is(err, once.ErrCorrupt) {
+		return false, nil
+	}
+	return err == nil && (rec.Status == once.Absent || rec.Status == once.Parked || rec.Status == once.Unknown || isParking(rec, m)), err
 }

@@ -145,12 +145,12 @@ func (d Admin) Retire(ctx context.Context, called string, discard bool, by Decis
 	if err := store.Corrupt(c.Positions); err != nil { // before anything is given up
 		return c, err
 	}
-	if c.Waiting+c.Parked > 0 {
-		if !discard {
-			return c, fmt.Errorf("%w: %q", store.ErrShelfInUse, called)
-		}
+	if c.Waiting+c.Parked > 0 && !discard {
+		return c, fmt.Errorf("%w: %q", store.ErrShelfInUse, called)
+	}
+	if discard {
 		for _, consumer := range []string{c.Keys, store.QueueOf(c.Keys)} {
-			t, err := d.decideAll(ctx, store.ShelfQuery{Consumer: consumer}, []store.ShelfState{store.Waiting, store.Parked}, by, &discardAction{d})
+			t, err := d.discard(ctx, store.ShelfQuery{Consumer: consumer}, []store.ShelfState{store.Waiting, store.Parked}, by)
 			c.Discarded.add(t)
 			if err != nil {
 				return c, err

@@ -30,7 +30,7 @@ func (d Admin) DiscardWaiting(ctx context.Context, q store.ShelfQuery, by Decisi
 	if err := checkDiscard(q, by); err != nil {
 		return Tally{}, err
 	}
-	return d.decideAll(ctx, q, []store.ShelfState{store.Waiting}, by, &discardWaiting{discardAction: discardAction{d}, by: by})
+	return d.decide(ctx, q, []store.ShelfState{store.Waiting}, by, &discardWaiting{discardAction: discardAction{d}, by: by})
 }
 
 // discardWaiting is the action of DiscardWaiting. It decides about the key first,
@@ -133,5 +133,5 @@ func checkDiscard(q store.ShelfQuery, by Decision) error {
 	if q.Consumer == "" && len(q.IDs) == 0 && !by.Unopened {
 		return invalid("Discard of everything: select messages by Consumer or by IDs")
 	}
-	return nil
+	return checkDecision(q, by)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strconv"
 	"strings"
 	"time"
 
@@ -176,50 +177,66 @@ var errNoted = errors.New("inbox: another process is writing the same note")
 // parked already.
 func (e *env) parkKey(ctx context.Context, it *item, m store.Shelved) error {
 	rec, err := e.store.Get(ctx, it.key)
-	own := e.freshClaimRequest(it)
 	if err == nil && rec.Status == once.Absent {
-		rec, err = e.store.Claim(ctx, own)
+		claim := e.claimRequest(it)
+		claim.Owner = parkOwner(&m, rec.Attempt)
+		rec, err = e.store.Claim(ctx, claim)
 	}
-	isOwn := rec.Status == once.Running && rec.Owner == own.Owner
-	if err != nil || rec.Status != once.Unknown && !isOwn {
+	isOwn := isParking(rec, &m) // our claim, or that of a process that ended before it had parked the key
+	if err != nil || rec.Status != once.Unknown && !(isOwn && rec.Status == once.Running) {
 		return err
 	}
 	fence := once.Fence{Key: it.key, Owner: rec.Owner, Attempt: rec.Attempt}
 	err = e.store.Settle(ctx, once.Settlement{Fence: fence, Status: once.Parked,
 		Reason: e.store.Options().Sealing.SealReason(it.key, m.Reason)})
-	if err == nil && isOwn {
-		rec.Key, rec.Status = it.key, once.Parked
-		err = e.followShelf(ctx, rec, m.Message.ID)
-	}
-	if errors.Is(err, once.ErrLeaseLost) { // another process has changed it meanwhile
+	if errors.Is(err, once.ErrLeaseLost) { // another process has changed it meanwhile, or a person has decided
 		return nil
 	}
 	return err
 }
 
-// followShelf frees a parked key whose message waits on the shelf, and ends that of
-// a message that was discarded: a person may decide after the message is parked
-// and before its key is, and then finds no key to settle. Nothing may have run
-// since the key was free, or only transactions: otherwise an effect may have
-// happened, and the key stays parked. id is that on the shelf.
-func (e *env) followShelf(ctx context.Context, rec once.Record, id string) error {
-	if e.shelf == nil {
+// parkOwner is the owner of the claim by which a key is parked with a message on
+// the shelf, after so many attempts. Whoever meets it knows that nothing ran since
+// the message was parked, even if the process that parked it has ended: then a
+// decision about the message holds for its key.
+func parkOwner(m *store.Shelved, attempts int64) [16]byte {
+	return name.Digest("park", m.Consumer, m.Message.ID, strconv.FormatInt(attempts, 10))
+}
+
+// isParking reports whether the latest claim of a key is that of parkOwner.
+func isParking(rec once.Record, m *store.Shelved) bool {
+	open := rec.Status == once.Running || rec.Status == once.Unknown || rec.Status == once.Parked
+	return open && rec.Owner == parkOwner(m, rec.Attempt-1)
+}
+
+// freeParked frees a key that was parked with a message, or was to be, if the
+// message waits on the shelf: a person had it tried again, and the process that
+// parked the key, or that of the person, ended before the key followed.
+func (e *env) freeParked(ctx context.Context, it *item, m *store.Shelved) error {
+	if m.History == "" || it.keyErr != nil || !e.keyed { // nobody has decided
 		return nil
 	}
-	found, err := e.shelf.Shelved(ctx, store.ShelfQuery{Consumer: e.keys, IDs: []string{id}, Bodiless: true})
-	if err != nil {
+	rec, err := e.store.Get(ctx, it.key)
+	if err != nil || !isParking(rec, m) {
 		return err
 	}
-	for _, m := range found {
-		switch {
-		case m.Seq == 0 || m.Message.ID != id: // damage beside the messages
-		case m.State == store.Waiting:
-			return once.MarkNotDone(ctx, e.store, rec, "its message waits on the shelf for another attempt")
-		case m.State == store.Discarded:
-			return once.MarkDone(ctx, e.store, rec, once.Outcome{Rejected: true, Omitted: true}, "its message was discarded")
-		}
+	rec.Key = it.key
+	err = endParking(ctx, e.store, rec, once.Settlement{Status: once.Absent, Reason: "its message waits on the shelf for another attempt"})
+	if errors.Is(err, once.ErrLeaseLost) {
+		return nil
 	}
-	return nil
+	return err
+}
+
+// endParking settles a key of which isParking holds, in place of the process that
+// was to park it, or has.
+func endParking(ctx context.Context, s once.Store, rec once.Record, set once.Settlement) error {
+	set.Fence = once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
+	set.Reason, set.KeepOutcome, set.KeepKey = name.Reason(set.Reason), decidedOutcome, decidedKey
+	if set.Status == once.Done {
+		set.Outcome, _ = s.Options().Pack(rec.Key, rec.Fingerprint, set.Outcome)
+	}
+	return s.Settle(ctx, set)
 }
 
 // logParked logs that a message is parked. id is its own ID, not that on the

@@ -262,6 +262,9 @@ func (w *shelfWorker) usedUp(ctx context.Context, it *item, m store.Shelved, une
 func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result {
 	err := it.keyErr
 	if err == nil {
+		err = w.freeParked(ctx, it, &m)
+	}
+	if err == nil {
 		done := m
 		done.State = store.Handled
 		var r shelvedResult

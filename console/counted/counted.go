@@ -7,6 +7,7 @@ package counted
 import (
 	"context"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/internal/alike"
 	"github.com/effectively-once/once/store"
@@ -34,7 +35,7 @@ type Messages struct {
 	// two messages. Default: most, at once.
 	Next func(ctx context.Context, most int) (int, error)
 
-	// Before is called before messages are changed. Its error ends the change, and
+	// Before is called before messages, or their keys, are changed. Its error ends the change, and
 	// leaves them as they are. Default: nothing.
 	Before func() error
 
@@ -49,6 +50,9 @@ type Messages struct {
 	begun bool
 	dealt int
 	moved map[place]struct{} // by the change, or by somebody who was faster
+
+	deciding once.Key // its message is to be changed next
+	changed  once.Key // its message was changed last
 }
 
 // sighting identifies a version of a message. A changed message has another one.
@@ -120,11 +124,61 @@ func (s outbox) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Ou
 		func(m store.Outgoing) string { return m.Reason })
 }
 
-// Change changes a message on the shelf.
-func (s shelf) Change(ctx context.Context, m store.Shelved) error {
-	if err := s.mayChange(); err != nil {
+// Decided returns the shelf with all messages, in which [inbox.Admin] finds those
+// that an earlier call has decided about. A count ends between its pages, too.
+func (s shelf) Decided() store.Shelf { return &decided{s.AdminStore, s.Messages, false} }
+
+type decided struct {
+	store.Shelf
+	of   *Messages
+	read bool
+}
+
+func (d *decided) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
+	if d.read && !d.of.begun && d.of.Enough != nil && d.of.Enough() {
+		return nil, nil
+	}
+	d.read = true
+	return d.Shelf.Shelved(ctx, q)
+}
+
+// Claim takes the key of a message.
+func (s shelf) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
+	if err := s.mayDecide(r.Key); err != nil {
+		return once.Record{}, err
+	}
+	return s.AdminStore.Claim(ctx, r)
+}
+
+// Settle settles the key of a message.
+func (s shelf) Settle(ctx context.Context, set once.Settlement) error {
+	if err := s.mayDecide(set.Key); err != nil {
 		return err
 	}
+	return s.AdminStore.Settle(ctx, set)
+}
+
+// mayDecide is mayChange for a message whose key is decided about before it is
+// changed. One that was changed has its key settled in any case.
+func (c *Messages) mayDecide(k once.Key) error {
+	if k == c.deciding || k == c.changed {
+		return nil
+	}
+	err := c.mayChange()
+	if err == nil {
+		c.deciding = k
+	}
+	return err
+}
+
+// Change changes a message on the shelf.
+func (s shelf) Change(ctx context.Context, m store.Shelved) error {
+	if k := m.Unit(); k == (once.Key{}) || k != s.deciding {
+		if err := s.mayChange(); err != nil {
+			return err
+		}
+	}
+	s.deciding, s.changed = once.Key{}, m.Unit()
 	err := s.AdminStore.Change(ctx, m)
 	s.deal(1)
 	return err

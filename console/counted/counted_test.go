@@ -114,6 +114,106 @@ func TestAChangeCanBePacedAndStopped(t *testing.T) {
 	}
 }
 
+// A stop is between two messages: the key of one is decided about if and only if the
+// message is, whichever of the two is first.
+func TestAStopDecidesAboutNoKeyWithoutItsMessage(t *testing.T) {
+	for _, state := range []store.ShelfState{store.Parked, store.Waiting} {
+		for stopAt := range 5 {
+			t.Run(fmt.Sprint(state, " ", stopAt), func(t *testing.T) {
+				s := memstore.New(nil)
+				for i := range 5 {
+					id := fmt.Sprint("m", i)
+					err := s.Shelve(t.Context(), []store.Shelved{{Consumer: "billing", Key: id, State: state, Message: broker.Message{ID: id, Topic: "orders"}}})
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				stop := errors.New("stop")
+				var c counted.Messages
+				admin, dry, asked := inbox.Admin{Store: c.Shelf(s)}, by, 0
+				discard := admin.Discard
+				if state == store.Waiting {
+					discard = admin.DiscardWaiting
+				}
+				c.Before = func() error {
+					if asked++; asked > stopAt {
+						return stop
+					}
+					return nil
+				}
+				dry.DryRun = true
+				q := store.ShelfQuery{Consumer: "billing"}
+				if tally, err := discard(t.Context(), q, dry); tally.Changed != 5 || err != nil {
+					t.Fatal(tally, err)
+				}
+				c.Begin()
+				tally, err := discard(t.Context(), q, by)
+				if !errors.Is(err, stop) || tally.Changed != stopAt {
+					t.Errorf("%+v, %v", tally, err)
+				}
+				for i, m := range states(t, s) {
+					id := fmt.Sprint("m", i)
+					rec, err := s.Get(t.Context(), once.Key{Operation: "billing", ID: id})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if gone := i < stopAt; (m == id+" discarded") != gone || (rec.Status == once.Done) != gone {
+						t.Errorf("stopped at %d: %s, and its key is %v", stopAt, m, rec.Status)
+					}
+				}
+			})
+		}
+	}
+}
+
+// unsettling is a store whose process ends before it settles a key.
+type unsettling struct{ inbox.AdminStore }
+
+func (unsettling) Claim(context.Context, once.ClaimRequest) (once.Record, error) {
+	return once.Record{}, errors.New("the process has ended")
+}
+
+// A discard that was interrupted is counted and completed by the same one. Other
+// messages that were discarded are not counted.
+func TestADiscardThatWasInterruptedIsCounted(t *testing.T) {
+	s := memstore.New(nil)
+	shelve := func(ids ...string) {
+		for _, id := range ids {
+			err := s.Shelve(t.Context(), []store.Shelved{{Consumer: "billing", Key: id, State: store.Parked, Message: broker.Message{ID: id, Topic: "orders"}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	q := store.ShelfQuery{Consumer: "billing"}
+	shelve("a")
+	if tally, err := (inbox.Admin{Store: s}).Discard(t.Context(), q, by); tally.Changed != 1 || err != nil {
+		t.Fatal(tally, err)
+	}
+	shelve("b")
+	if tally, err := (inbox.Admin{Store: unsettling{s}}).Discard(t.Context(), q, by); tally.Changed != 0 || err == nil {
+		t.Fatal(tally, err)
+	}
+	shelve("c")
+	var c counted.Messages
+	counts := 0
+	c.Counted = func(n int) { counts = n }
+	admin, dry := inbox.Admin{Store: c.Shelf(s)}, by
+	dry.DryRun = true
+	if tally, err := admin.Discard(t.Context(), q, dry); tally.Matched != 2 || tally.Changed != 2 || err != nil || counts != 1 {
+		t.Errorf("%+v, %v, and %d were counted", tally, err, counts)
+	}
+	c.Begin()
+	if tally, err := admin.Discard(t.Context(), q, by); tally.Matched != 2 || tally.Changed != 2 || err != nil {
+		t.Errorf("%+v, %v", tally, err)
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		if rec, err := s.Get(t.Context(), once.Key{Operation: "billing", ID: id}); err != nil || rec.Status != once.Done {
+			t.Errorf("the key of %s is %v, %v", id, rec.Status, err)
+		}
+	}
+}
+
 // What came after the count is not even read, however much it is.
 func TestAChangeEndsWithTheLastThatWasCounted(t *testing.T) {
 	s := memstore.New(nil)

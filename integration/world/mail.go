@@ -59,6 +59,8 @@ type mail struct {
 	broker *sim.Broker
 	ledger *ledger
 	logger *slog.Logger
+
+	discards discards
 }
 
 // Run runs the plan in a world.

@@ -148,12 +148,20 @@ const person = "a person"
 // judgeParked judges what consumers have parked, and decides about it.
 func (m *mail) judgeParked() {
 	admin := inbox.Admin{Store: m.store}
+	for _, d := range m.discards.all() {
+		_, err := admin.Discard(context.Background(), d.q, d.by)
+		if err != nil {
+			m.Broke(Drained, d.q.IDs[0], "a discard cannot be repeated: %v", err)
+		}
+		m.discards.end(d, err)
+	}
 	for _, s := range m.shelf(store.Parked) {
 		consumer := consumerOf(s)
+		q := store.ShelfQuery{Consumer: s.Consumer, IDs: []string{s.Message.ID}}
+		s.Message.ID, _, _ = strings.Cut(s.Message.ID, "#") // that of a copy, which came after a decision and before the key followed
 		if !m.ledger.knows(s.Message.ID) {
 			continue // a report of an outage
 		}
-		q := store.ShelfQuery{Consumer: s.Consumer, IDs: []string{s.Message.ID}}
 		m.judgeBlame(s, consumer)
 		by, err := inbox.Decision{By: person, Reason: "the faults are over", NotDone: m.hasNotHappened(s)}, error(nil)
 		switch {

@@ -3,6 +3,8 @@ package world
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/effectively-once/once/inbox"
@@ -103,7 +105,10 @@ func (o *operator) decideAboutParked(ctx context.Context, d sim.Draw) {
 	q := store.ShelfQuery{Consumer: at.Consumer, IDs: []string{at.Message.ID}}
 	if o.failsAt(consumerOf(at), at.Message.ID) == forEver {
 		o.ledger.discard(at.Message.ID, consumerOf(at))
+		d := &discard{q, by}
+		o.discards.begin(d)
 		tally, err := inbox.Admin{Store: s}.Discard(ctx, q, by)
+		o.discards.end(d, err)
 		o.Tell(sim.Line{Who: o.p.Name, What: "DISCARDS", About: at.Consumer + "/" + at.Message.ID, Note: told(tally.Changed, err)})
 		return
 	}
@@ -113,6 +118,39 @@ func (o *operator) decideAboutParked(ctx context.Context, d sim.Draw) {
 		undo()
 	}
 	o.Tell(sim.Line{Who: o.p.Name, What: "REPLAYS", About: at.Consumer + "/" + at.Message.ID, Note: told(tally.Changed, err)})
+}
+
+// discard is a discard of a message that a person has begun.
+type discard struct {
+	q  store.ShelfQuery
+	by inbox.Decision
+}
+
+// discards are those whose process has ended, or got an error, before it was told
+// that all is done. Whoever has begun one repeats it.
+type discards struct {
+	mu   sync.Mutex
+	open []*discard
+}
+
+func (ds *discards) begin(d *discard) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	ds.open = append(ds.open, d)
+}
+
+func (ds *discards) end(d *discard, err error) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	if err == nil {
+		ds.open = slices.DeleteFunc(ds.open, func(other *discard) bool { return other == d })
+	}
+}
+
+func (ds *discards) all() []*discard {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	return slices.Clone(ds.open)
 }
 
 func told(changed int, err error) string {
