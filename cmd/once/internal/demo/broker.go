@@ -15,6 +15,7 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/membroker"
+	"github.com/effectively-once/once/cmd/once/internal/trial"
 )
 
 const (
@@ -135,7 +136,7 @@ func (e *events) restart(ctx context.Context) error {
 	e.mu.Lock()
 	e.down = false
 	e.mu.Unlock()
-	for late := time.Now().Add(startTime); time.Now().Before(late) && ctx.Err() == nil; pause(ctx, pollEvery) {
+	for late := time.Now().Add(startTime); time.Now().Before(late) && ctx.Err() == nil; trial.Pause(ctx, pollEvery) {
 		if e.attended() {
 			break
 		}
@@ -302,7 +303,7 @@ func (e *events) settle(w http.ResponseWriter, r *http.Request) {
 
 // again publishes a copy of a message later.
 func (e *events) again(ctx context.Context, m *broker.Message, later time.Duration) {
-	for pause(ctx, later); ctx.Err() == nil; pause(ctx, pollEvery) {
+	for trial.Pause(ctx, later); ctx.Err() == nil; trial.Pause(ctx, pollEvery) {
 		if e.publish.Publish(ctx, []*broker.Message{m}) == nil {
 			return
 		}

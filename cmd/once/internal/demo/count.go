@@ -2,8 +2,8 @@ package demo
 
 import (
 	"context"
-	"database/sql"
 
+	"github.com/effectively-once/once/cmd/once/internal/trial"
 	"github.com/effectively-once/once/store"
 )
 
@@ -39,11 +39,11 @@ func (s *side) countKept(ctx context.Context) (Side, map[string]*Tally, error) {
 	s.mu.Unlock()
 	c.Answered = len(answered)
 
-	rows, err := counts(ctx, s.db, `SELECT id, count(*) FROM orders GROUP BY id`)
+	rows, err := trial.Counts(ctx, s.db, `SELECT id, count(*) FROM orders GROUP BY id`)
 	if err != nil {
 		return c, nil, err
 	}
-	points, err := counts(ctx, s.db, `SELECT customer, points FROM account`)
+	points, err := trial.Counts(ctx, s.db, `SELECT customer, points FROM account`)
 	if err != nil {
 		return c, nil, err
 	}
@@ -116,22 +116,4 @@ func (s *side) parked(ctx context.Context) (map[string]bool, error) {
 			after = m.Seq
 		}
 	}
-}
-
-func counts(ctx context.Context, db *sql.DB, query string) (map[string]int, error) {
-	rows, err := db.QueryContext(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	found := map[string]int{}
-	for rows.Next() {
-		var id string
-		var n int
-		if err := rows.Scan(&id, &n); err != nil {
-			return nil, err
-		}
-		found[id] = n
-	}
-	return found, rows.Err()
 }

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/effectively-once/once/cmd/once/internal/trial"
 )
 
 const customers = 6 // who order concurrently
@@ -40,7 +42,7 @@ func (s *side) place(ctx context.Context, p phase) error {
 		if orders[0].Window != outage {
 			begin(orders[0], func() {})
 			if p.name == inTransaction || p.name == inHandler { // a process that is stopped in a transaction blocks all others
-				pause(ctx, 2*quietTime)
+				trial.Pause(ctx, 2*quietTime)
 			}
 			continue
 		}
@@ -92,7 +94,7 @@ func (s *side) request(ctx context.Context, o Order, tried func()) error {
 	if err != nil {
 		return err
 	}
-	for begun := time.Now(); ctx.Err() == nil; pause(ctx, pollEvery) {
+	for begun := time.Now(); ctx.Err() == nil; trial.Pause(ctx, pollEvery) {
 		status, answer, err := s.attempt(ctx, o, body)
 		tried()
 		late := time.Since(begun) > stuckAfter
@@ -157,11 +159,4 @@ func (s *side) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changed.Broadcast()
-}
-
-// newClient opens a connection for each attempt. net/http repeats a request
-// with a key by itself when a kept connection breaks, and the demo has to see
-// each attempt.
-func newClient() *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, ResponseHeaderTimeout: requestTime}}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/cmd/once/internal/trial"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/store"
@@ -59,7 +60,7 @@ func (o Options) linger(ctx context.Context, d time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(o.Lasting.Enough, cancel)()
-	pause(ctx, d)
+	trial.Pause(ctx, d)
 }
 
 // last lets people look at the side, and does what keeps it from growing, until the
@@ -93,7 +94,7 @@ func (s *side) last(ctx context.Context) error {
 // giveUp discards the oldest letters that are parked, whenever there are too many. A
 // busy database is no reason to end: the next time is soon.
 func (s *side) giveUp(ctx context.Context) error {
-	for ; ctx.Err() == nil; pause(ctx, refundEvery) {
+	for ; ctx.Err() == nil; trial.Pause(ctx, refundEvery) {
 		_ = s.discardOldest(ctx)
 	}
 	return nil
@@ -123,7 +124,7 @@ var refund = &once.Operation[Receipt]{Name: "refund", Policy: once.Policy{KeepOu
 // refunds refunds an order now and then. The answers to the first refund, and to each
 // third one, are lost.
 func (s *side) refunds(ctx context.Context) error {
-	for ; ctx.Err() == nil; pause(ctx, pollEvery) {
+	for ; ctx.Err() == nil; trial.Pause(ctx, pollEvery) {
 		s.mu.Lock()
 		first := s.acked["order-1"]
 		s.mu.Unlock()
@@ -131,7 +132,7 @@ func (s *side) refunds(ctx context.Context) error {
 			break
 		}
 	}
-	for order := "order-1"; ctx.Err() == nil; pause(ctx, refundEvery) {
+	for order := "order-1"; ctx.Err() == nil; trial.Pause(ctx, refundEvery) {
 		open, err := s.store.List(ctx, once.RecordQuery{Operation: refund.Name, Status: []once.Status{once.Unknown, once.Parked}, Limit: mostOpen})
 		if err != nil || len(open.Records) >= mostOpen {
 			continue

@@ -8,17 +8,17 @@ import (
 	"os"
 	"os/exec"
 	"sync"
-	"sync/atomic"
+
+	"github.com/effectively-once/once/cmd/once/internal/trial"
 )
 
 // process is a process of a shop, as the demo sees it.
 type process struct {
-	command *exec.Cmd
+	*trial.Process
 	stdin   io.Closer
 	lines   *json.Decoder
-	url     string      // takes orders
-	killed  atomic.Bool // on purpose
-	mu      sync.Mutex  // guards answers
+	url     string     // takes orders
+	mu      sync.Mutex // guards answers
 	answers *json.Encoder
 }
 
@@ -35,17 +35,18 @@ func startProcess(ctx context.Context, command []string, where setup) (*process,
 	if err != nil {
 		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
+	started, err := trial.Start(cmd)
+	if err != nil {
 		return nil, fmt.Errorf("a worker did not start: %w", err)
 	}
-	p := &process{command: cmd, stdin: stdin, answers: json.NewEncoder(stdin), lines: json.NewDecoder(stdout)}
+	p := &process{Process: started, stdin: stdin, answers: json.NewEncoder(stdin), lines: json.NewDecoder(stdout)}
 	var at ready
 	if err = p.answers.Encode(where); err == nil {
 		err = p.lines.Decode(&at)
 	}
 	if err != nil {
-		p.kill()
-		_ = p.command.Wait()
+		p.Kill()
+		_ = p.Wait()
 		return nil, fmt.Errorf("a worker ended before it served, see its output above: %w", err)
 	}
 	p.url = at.URL
@@ -57,14 +58,6 @@ func (p *process) answer(a answer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_ = p.answers.Encode(a)
-}
-
-// kill sends SIGKILL: no deferred calls, no rollback. It reports whether it was
-// the first.
-func (p *process) kill() (first bool) {
-	first = p.killed.CompareAndSwap(false, true)
-	_ = p.command.Process.Kill()
-	return first
 }
 
 // stop lets the process end by itself.

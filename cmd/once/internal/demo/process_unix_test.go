@@ -9,19 +9,19 @@ import (
 
 func TestKillIsSIGKILL(t *testing.T) {
 	p := startCat(t)
-	if !p.kill() || p.kill() {
+	if !p.Kill() || p.Kill() {
 		t.Error("the first kill is not the first, or the second one is")
 	}
-	_ = p.command.Wait()
-	if status, ok := p.command.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
-		t.Errorf("it ended with %v", p.command.ProcessState)
+	_ = p.Wait()
+	if status, ok := p.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
+		t.Errorf("it ended with %v", p.ProcessState)
 	}
 }
 
 func TestStopLetsTheProcessEnd(t *testing.T) {
 	p := startCat(t)
 	p.stop()
-	if err := p.command.Wait(); err != nil {
+	if err := p.Wait(); err != nil {
 		t.Error(err)
 	}
 }

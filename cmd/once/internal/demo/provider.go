@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -10,6 +9,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/effectively-once/once/cmd/once/internal/trial"
 )
 
 // provider is a payment provider and a mail server on loopback. A repeated
@@ -73,7 +74,7 @@ func (p *provider) takeCharge(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this idempotency key was used for another charge", http.StatusUnprocessableEntity)
 		return
 	}
-	pause(r.Context(), thinking)
+	trial.Pause(r.Context(), thinking)
 	json.NewEncoder(w).Encode(Receipt{ChargeID: c.ID})
 }
 
@@ -100,7 +101,7 @@ func (p *provider) takeLetter(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	p.letters[o.ID]++
 	p.mu.Unlock()
-	pause(r.Context(), thinking)
+	trial.Pause(r.Context(), thinking)
 }
 
 // made returns the number of charges and letters of each order.
@@ -126,11 +127,3 @@ func (p *provider) save(file string) error {
 }
 
 // pause waits for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}

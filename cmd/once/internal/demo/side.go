@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/cmd/once/internal/trial"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/sqlstore"
 )
@@ -61,7 +62,7 @@ type placed struct {
 }
 
 func newSide(ctx context.Context, name, dir string, o Options) (_ *side, err error) {
-	s := &side{name: name, options: o, schedule: newSchedule(o), acked: map[string]bool{}, met: map[string]bool{}, meetings: map[string]*meeting{}, pastTallies: map[string]*Tally{}, client: newClient()}
+	s := &side{name: name, options: o, schedule: newSchedule(o), acked: map[string]bool{}, met: map[string]bool{}, meetings: map[string]*meeting{}, pastTallies: map[string]*Tally{}, client: trial.NewClient(requestTime)}
 	s.changed = sync.NewCond(&s.mu)
 	defer func() {
 		if err != nil {
@@ -166,14 +167,14 @@ func (s *side) keep(ctx context.Context, failed context.CancelCauseFunc) {
 			go s.reply(ctx, p, q)
 		}
 		s.leave(p)
-		err = p.command.Wait()
+		err = p.Wait()
 		s.mu.Lock()
 		stopping := s.stopping
 		s.mu.Unlock()
 		switch {
 		case stopping || ctx.Err() != nil:
 			return
-		case !p.killed.Load():
+		case !p.Killed():
 			failed(fmt.Errorf("a worker exited, see its output above: %w", err))
 			return
 		}
@@ -235,7 +236,7 @@ func (s *side) reply(ctx context.Context, p *process, q question) {
 		if waits[window] == "" {
 			s.quiet(ctx)
 		}
-		if p.kill() {
+		if p.Kill() {
 			s.mu.Lock()
 			s.crashes++
 			s.mu.Unlock()
@@ -252,7 +253,7 @@ func (s *side) quiet(ctx context.Context) {
 	mixed := s.mixed
 	s.mu.Unlock()
 	if !mixed {
-		pause(ctx, quietTime)
+		trial.Pause(ctx, quietTime)
 	}
 }
 
@@ -328,7 +329,7 @@ func (s *side) settle(ctx context.Context) error {
 		case late:
 			return fmt.Errorf("%d messages have been in flight for %v", left, stuckAfter)
 		}
-		pause(ctx, pollEvery)
+		trial.Pause(ctx, pollEvery)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/cmd/once/internal/trial"
 )
 
 // ByHand is the shop as it is usually written: check whether the work was done;
@@ -117,7 +118,7 @@ func consumeByHand(ctx context.Context, from broker.Source, handle func(context.
 	for ctx.Err() == nil {
 		session, err := from.Open(ctx, handlers)
 		if err != nil {
-			pause(ctx, pollEvery)
+			trial.Pause(ctx, pollEvery)
 			continue
 		}
 		var running sync.WaitGroup
