@@ -28,6 +28,7 @@ type cli struct {
 	Outbox    outboxCommand    `cmd:"" help:"Inspect the outbox; retry, park or discard its messages."`
 	Consumers consumersCommand `cmd:"" help:"List consumers and their positions."`
 	Migrate   migrateCommand   `cmd:"" help:"Create the tables, or migrate them to the version of this program."`
+	Prove     proveCommand     `cmd:"" help:"Run your program under kills and broken connections, and count its effects."`
 	Bench     benchCommand     `cmd:"" help:"Measure the cost of guarded work on your database."`
 	Serve     serveCommand     `cmd:"" help:"Run the relay, janitor and reconciler of a database as a service."`
 	Console   consoleCommand   `cmd:"" help:"Show stores in a browser, and settle what needs a person."`

@@ -11,6 +11,7 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/consoleserver"
 	"github.com/effectively-once/once/cmd/once/internal/democommand"
 	"github.com/effectively-once/once/cmd/once/internal/doctor"
+	"github.com/effectively-once/once/cmd/once/internal/prove"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/serve"
 	"github.com/effectively-once/once/cmd/once/internal/show"
@@ -61,7 +62,7 @@ func exitOf(ctx context.Context, err error) int {
 	case errors.As(err, &c):
 		return fail(ctx, c.code, err)
 	case errors.Is(err, target.ErrURL), errors.Is(err, target.ErrName), errors.Is(err, target.ErrLacks), errors.Is(err, serve.ErrConfig),
-		errors.Is(err, doctor.ErrBroker), errors.Is(err, consoleserver.ErrConfig):
+		errors.Is(err, doctor.ErrBroker), errors.Is(err, consoleserver.ErrConfig), errors.Is(err, prove.ErrWord):
 		return fail(ctx, exitUsage, err)
 	case errors.Is(err, once.ErrLeaseLost):
 		return fail(ctx, exitMoved, fmt.Errorf("the record has changed since it was read, and nothing was changed: %w", err))

@@ -37,6 +37,7 @@ func TestMain(m *testing.M) {
 		"once":           main,
 		"seed":           seed,
 		"sql":            runSQL,
+		"proved-shop":    provedShop,
 		"once-repeating": protect(demo.ByHand),
 		"once-losing":    protect(answer(http.StatusOK, "")),
 		"once-refusing":  protect(answer(http.StatusPaymentRequired, "no funds")),

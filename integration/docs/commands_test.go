@@ -54,6 +54,7 @@ var rules = []rule{
 	{command: "once console ", skip: true, why: "it serves until it is interrupted; tests of the command start it"},
 	{command: "once demo --console", skip: true, why: "it runs until it is interrupted; tests of the command start it"},
 	{command: "go run ./cmd/once demo --console", skip: true, why: "as above"},
+	{command: "once prove ", skip: true, why: "the program is not there; tests of the command prove one"},
 	{command: "once migrate sql", then: "once migrate sql --from 0 | grep 'CREATE TABLE'"},
 	{command: "source <(once completion bash)", then: "complete -p once"},
 	{command: "echo \"whsec_$(openssl", says: `^whsec_[0-9A-Za-z+/]{43}=\n$`},

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/effectively-once/once/cmd/once/internal/prove"
+	"github.com/effectively-once/once/cmd/once/internal/target"
+)
+
+// proof is the end of once prove.
+type proof struct {
+	prove.Report
+	exit         int
+	said, output string // standard error, and that of the program
+}
+
+// markedFile is an SQLite file with tables, which is marked for tests.
+func markedFile(t *testing.T) (from string) {
+	t.Helper()
+	from = "sqlite:" + filepath.ToSlash(t.TempDir()) + "/shop.db"
+	mark(t, from, true)
+	return from
+}
+
+func mark(t *testing.T, from string, create bool) {
+	t.Helper()
+	at, err := target.Open(t.Context(), from, &target.Options{Create: create})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer at.Close()
+	if at.Tables != nil {
+		if err := at.Tables.Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := prove.SetMark(t.Context(), at, "ann"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shopArgs are the arguments that prove the shop of the tests, with something wrong.
+func shopArgs(wrong string, more ...string) []string {
+	return append(append([]string{"--request", "POST /orders", "--body", `{"item":"{{id}}"}`}, more...),
+		"--", "proved-shop", "--db", "{{store}}", "--listen", "{{listen}}", "--wrong", wrong)
+}
+
+// proved runs once prove on a store.
+func proved(t *testing.T, from string, args ...string) (p proof) {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "output")
+	cmd, temp := command(t, "once", append([]string{"prove", "--url", from, "-o", "json", "--log", log}, args...)...)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	output, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		p.exit = exit.ExitCode()
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if len(output) > 0 {
+		if err := json.Unmarshal(output, &p.Report); err != nil {
+			t.Fatalf("%v in %s", err, output)
+		}
+	}
+	written, _ := os.ReadFile(log)
+	p.said, p.output = said.String(), string(written)
+	wantEmpty(t, temp)
+	return p
+}
+
+// broken are the laws with findings.
+func (p proof) broken() []string {
+	laws := map[string]bool{}
+	for _, f := range p.Findings {
+		laws[f.Law] = true
+	}
+	return slices.Sorted(maps.Keys(laws))
+}
+
+const countOrders, countInvoices = "orders=SELECT item, count(*) FROM orders GROUP BY item", "invoices=SELECT item, count(*) FROM invoices GROUP BY item"
+
+// small is a proof that takes a second or two.
+var small = []string{"--requests", "40", "--kills", "5", "--cuts", "4", "--swallowed", "4", "--lost", "6"}
+
+func with(more ...string) []string { return append(slices.Clone(small), more...) }
+
+// wantAdded checks that each line of a report adds up, and that the faults are those that were asked for.
+func wantAdded(t *testing.T, p proof) {
+	t.Helper()
+	for _, s := range p.Sums() {
+		sum := 0
+		for _, part := range s.Parts {
+			sum += part.N
+		}
+		if len(s.Parts) > 0 && sum != s.Total {
+			t.Errorf("%s: %d %s", s.Name, s.Total, s.Text())
+		}
+	}
+	if p.Requests.Sent != 40 || p.Faults.Kills != 5 || p.Attempts.Lost != 6 || p.Answers.First != 40 {
+		t.Errorf("%+v %+v %+v", p.Requests, p.Faults, p.Attempts)
+	}
+	for _, e := range p.Effects {
+		if e.Accepted != p.Requests.Accepted {
+			t.Errorf("%+v, of %d requests", e, p.Requests.Accepted)
+		}
+	}
+}
+
+// A program that is right passes, and the lines of its report add up.
+func TestARightProgramIsProved(t *testing.T) {
+	p := proved(t, markedFile(t), shopArgs("", with("--count", countOrders, "--count", countInvoices)...)...)
+	if p.exit != exitOK || !p.Right() || len(p.Effects) != 2 {
+		t.Fatalf("exit %d: %+v\n%s", p.exit, p.Report, p.said)
+	}
+	wantAdded(t, p)
+	for _, k := range p.Keys {
+		if k.States["done"] != 40 {
+			t.Errorf("%+v", k)
+		}
+	}
+}
+
+// On a server, connections are broken as well.
+func TestARightProgramIsProvedOnServers(t *testing.T) {
+	for name, fresh := range servers {
+		t.Run(name, func(t *testing.T) {
+			from := fresh(t)
+			place, err := target.PlaceOf(from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !place.Passes {
+				t.Skip("it has no port for TCP")
+			}
+			mark(t, from, false)
+			u, err := url.Parse(from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			table, args := "orders", []string(nil)
+			if schema := u.Query().Get("schema"); schema != "" {
+				table, args = schema+".orders", []string{"--schema", schema}
+			}
+			count := "orders=SELECT item, count(*) FROM " + table + " GROUP BY item"
+			p := proved(t, from, append(shopArgs("", with("--count", count)...), args...)...)
+			if p.exit != exitOK || !p.Right() {
+				t.Fatalf("exit %d: %+v\n%s\n%s", p.exit, p.Report, p.said, p.output)
+			}
+			wantAdded(t, p)
+			if f := p.Faults; f.Cuts != 4 || f.Connections == 0 || f.Swallowed+f.RepliesNotMet != 4 {
+				t.Errorf("%+v", f)
+			}
+		})
+	}
+}
+
+// What is wrong with a program is found, and nothing else.
+func TestMistakesAreProved(t *testing.T) {
+	for wrong, laws := range map[string][]string{
+		"effect before":  {prove.OneEffect},
+		"random key":     {prove.OneEffect},
+		"answers differ": {prove.SameAnswer},
+		"parks":          {prove.NobodyAsks},
+		"no relay":       {prove.Drains},
+	} {
+		t.Run(wrong, func(t *testing.T) {
+			t.Parallel()
+			args := with("--count", countOrders)
+			if wrong == "no relay" {
+				args = append(args, "--patience", "10s") // what never drains is waited for
+			}
+			p := proved(t, markedFile(t), shopArgs(wrong, args...)...)
+			if p.exit != exitNo || !slices.Equal(p.broken(), laws) {
+				t.Fatalf("exit %d, broken: %v, want %v\n%s", p.exit, p.broken(), laws, p.said)
+			}
+			wantAdded(t, p)
+			if f := p.Findings[0]; f.ID == "" || f.Text == "" || len(f.Look) == 0 {
+				t.Errorf("%+v", f)
+			}
+		})
+	}
+	t.Run("a person may be needed", func(t *testing.T) {
+		t.Parallel()
+		p := proved(t, markedFile(t), shopArgs("parks", with("--may-park", "--count", countOrders)...)...)
+		if p.exit != exitOK || p.Left.Shelf["parked"] != 40 {
+			t.Errorf("exit %d: %+v", p.exit, p.Report)
+		}
+	})
+}
+
+// Without a mark, the program is not even started.
+func TestAnUnmarkedStoreIsNotTouched(t *testing.T) {
+	from, _ := shopFile(t)
+	p := proved(t, from, shopArgs("")...)
+	if want := "once prove mark --url " + from; p.exit != exitUsage || !strings.Contains(p.said, want) || p.output != "" {
+		t.Errorf("exit %d, it says %s, the program %s", p.exit, p.said, p.output)
+	}
+	if n := len(columnsOf(t, from, "orders")); n > 0 {
+		t.Errorf("the program has made its table, with %d columns", n)
+	}
+}
+
+func columnsOf(t *testing.T, from, table string) (names []string) {
+	t.Helper()
+	rows, err := open(t, from).Tables.DB.Query("SELECT name FROM pragma_table_info('" + table + "')")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// Where nothing is proved, the command says why.
+func TestNothingIsProved(t *testing.T) {
+	from := markedFile(t)
+	elsewhere := "sqlite:" + filepath.ToSlash(t.TempDir()) + "/other.db"
+	shop := func(wrong string) []string { return shopArgs(wrong, small...) }
+	for name, c := range map[string]struct {
+		args []string
+		exit int
+		says string
+	}{
+		"ends":        {shop("ends"), exitFailed, "the program ended 5 times in a row before it listened"},
+		"its output":  {shop("ends"), exitFailed, "there is no configuration"},
+		"deaf":        {shopArgs("deaf", "--patience", "1s"), exitFailed, "the program did not listen at 127.0.0.1:"},
+		"missing":     {[]string{"--request", "GET /", "--", "no-such-program"}, exitFailed, "the program cannot be started"},
+		"placeholder": {[]string{"--request", "GET /", "--", "proved-shop", "{{db}}"}, exitUsage, "unknown placeholder {{db}}"},
+		"one port":    {[]string{"--request", "GET /", "--service", "http://localhost:1", "--copies", "2", "--", "x"}, exitUsage, "only one of 2 copies"},
+		"other path":  {append([]string{"--request", "POST /order"}, shop("")[2:]...), exitFailed, "nothing was proved"},
+		"other store": {append([]string{"--env", "A=B"}, strings.Split(strings.ReplaceAll(strings.Join(shop(""), "\x00"), "{{store}}", elsewhere), "\x00")...),
+			exitFailed, "the program has made no key in"},
+		"query": {shopArgs("", with("--count", "SELECT item FROM nowhere")...), exitFailed, "the count effects: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if p := proved(t, from, c.args...); p.exit != c.exit || !strings.Contains(p.said, c.says) {
+				t.Errorf("exit %d, it says %s", p.exit, p.said)
+			}
+		})
+	}
+}
