@@ -99,8 +99,8 @@ func (d Admin) Replay(ctx context.Context, q store.ShelfQuery, by Decision) (Tal
 // are not parked, see DiscardWaiting.
 //
 // If the process of Discard ends, the same call with the same Decision completes
-// it. Until then the key of one message may be as it was, so that a copy of it is
-// tried again, or parked.
+// it, within a day. Until then the key of one message may be as it was, so that a
+// copy of it is tried again, or parked.
 func (d Admin) Discard(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
 	if err := checkDiscard(q, by); err != nil {
 		return Tally{}, err
@@ -415,6 +415,10 @@ func (d Admin) markKey(ctx context.Context, m *store.Shelved, set once.Settlemen
 	return err
 }
 
+// completeWithin is how long a Discard that was interrupted is looked for. It also
+// bounds how many keys are read for that.
+const completeWithin = 24 * time.Hour
+
 // complete ends the discards of an earlier call with the same Decision whose
 // process ended after it had changed the message, and before it had settled the
 // key. Their messages are no longer parked, so only their History tells of them.
@@ -436,6 +440,9 @@ func (a *discardAction) complete(ctx context.Context, q store.ShelfQuery, by Dec
 				continue
 			}
 			q.After = m.Seq
+			if time.Since(m.Updated) > completeWithin {
+				continue
+			}
 			last := m.History[strings.LastIndex(m.History, "\n")+1:]
 			if _, what, _ := strings.Cut(last, " "); !strings.HasPrefix(what, begins) {
 				continue
@@ -466,7 +473,8 @@ func (a *discardAction) complete(ctx context.Context, q store.ShelfQuery, by Dec
 type decidedShelf interface{ Decided() store.Shelf }
 
 // isOpen reports whether the key of a message that was discarded has no outcome,
-// and nothing runs by it.
+// nothing runs by it, and nothing has happened to it since. A copy may have been
+// tried meanwhile, or another person may have freed the key.
 func (a *discardAction) isOpen(ctx context.Context, m *store.Shelved) (bool, error) {
 	key, ok := unitOf(m)
 	if !ok {
@@ -476,5 +484,9 @@ func (a *discardAction) isOpen(ctx context.Context, m *store.Shelved) (bool, err
 	if errors.Is(err, once.ErrCorrupt) {
 		return false, nil
 	}
-	return err == nil && (rec.Status == once.Absent || rec.Status == once.Parked || rec.Status == once.Unknown || isParking(rec, m)), err
+	if err != nil || isParking(rec, m) {
+		return err == nil, err
+	}
+	open := rec.Status == once.Absent || rec.Status == once.Parked || rec.Status == once.Unknown
+	return open && !rec.Updated.After(m.Updated), nil
 }

@@ -101,6 +101,45 @@ func TestADiscardOfParkedMessagesIsCompletedByTheSameCall(t *testing.T) {
 	}
 }
 
+// A Discard that was interrupted is not completed if somebody has freed the key
+// meanwhile, or a day has passed.
+func TestACompletedDiscardOverrulesNobody(t *testing.T) {
+	for name, then := range map[string]func(*bench, once.Record) error{
+		"somebody frees the key": func(b *bench, rec once.Record) error {
+			time.Sleep(time.Minute)
+			return once.MarkNotDone(b.t.Context(), b.store, rec, "sent again")
+		},
+		"a day passes": func(*bench, once.Record) error { time.Sleep(25 * time.Hour); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onLongBench(t, func(t *testing.T, b *bench) {
+				b.park("m-1", "parked")
+				q := store.ShelfQuery{Consumer: "billing"}
+				key := once.Key{Operation: "billing", ID: "m-1"}
+				for kill := 1; len(b.onTheShelf(store.Discarded)) == 0; kill++ {
+					_, err := inbox.Admin{Store: &dying{ill: ill{Store: b.store}, left: kill, after: true}}.Discard(t.Context(), q, discards)
+					if err == nil || kill > 20 {
+						t.Fatalf("it was not interrupted at %d: %v", kill, err)
+					}
+				}
+				was, err := b.store.Get(t.Context(), key)
+				if err != nil || was.Status != once.Parked {
+					t.Fatalf("the key is %v, %v", was.Status, err)
+				}
+				was.Key = key
+				if err := then(b, was); err != nil {
+					t.Fatal(err)
+				}
+				was, _ = b.store.Get(t.Context(), key)
+				got, err := inbox.Admin{Store: b.store}.Discard(t.Context(), q, discards)
+				if is, _ := b.store.Get(t.Context(), key); err != nil || got.Changed != 0 || is.Status != was.Status {
+					t.Errorf("it changed %d, %v: the key was %v and is %v", got.Changed, err, was.Status, is.Status)
+				}
+			})
+		})
+	}
+}
+
 // The Limit of a Discard counts what it completes.
 func TestTheLimitOfADiscardCountsWhatItCompletes(t *testing.T) {
 	onBench(t, func(t *testing.T, b *bench) {

@@ -562,4 +562,12 @@ var inboxBugs = []Bug{
 		New:  "mayBe(*self, nil); err != nil",
 		Test: Test{"./inbox", "^TestADamagedConsumerIsNotRegisteredAnew$"},
 	},
+	{
+		Name: "a-completed-discard-overrules-others",
+		Why:  "a key that somebody has freed is rejected by an earlier decision, and what is sent again is lost",
+		File: "inbox/admin.go",
+		Old:  "return open && !rec.Updated.After(m.Updated), nil",
+		New:  "return open, nil",
+		Test: Test{"./inbox", "^TestACompletedDiscardOverrulesNobody$"},
+	},
 }
