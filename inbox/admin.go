@@ -244,7 +244,7 @@ func (a *discardAction) settleKey(ctx context.Context, m *store.Shelved, why str
 		if rec.Status != once.Absent {
 			break
 		}
-		err = a.reject(ctx, key, name.Token(), why)
+		err = a.reject(ctx, key, parkOwner(m, rec.Attempt), why) // if the process ends here, complete recognises the claim
 		if !errors.Is(err, errTaken) && !errors.Is(err, once.ErrLeaseLost) {
 			return err
 		} // a process has claimed it meanwhile, to park it or to handle a copy

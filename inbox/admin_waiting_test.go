@@ -154,6 +154,7 @@ type dying struct {
 var errKilled = errors.New("the process has ended")
 
 func (s *dying) call(name string, do func() error) error {
+	time.Sleep(time.Millisecond) // between two calls of a store the time goes on
 	s.calls = append(s.calls, name)
 	if s.before != nil {
 		s.before(name)

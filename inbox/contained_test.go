@@ -2,6 +2,8 @@ package inbox_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/store"
 )
 
 var abruptEnds = map[string]func(){"panic": func() { panic("poison") }, "goexit": runtime.Goexit}
@@ -80,4 +83,62 @@ func TestALookupThatDoesNotReturnHasItsMessageWait(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A message without a key is parked again after a replay, whether Key panics or
+// returns an error.
+func TestAReplayedMessageWithoutAKeyIsParkedAgain(t *testing.T) {
+	for name, end := range map[string]func() (string, error){
+		"panics": func() (string, error) { panic("a bug") },
+		"error":  func() (string, error) { return "", errors.New("no key") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onLongBench(t, func(t *testing.T, b *bench) {
+				var asked atomic.Int64
+				c := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("orders"), Retry: inbox.Retry{Attempts: 3}, Stats: new(inbox.Stats)}
+				c.Key = func(*broker.Message) (string, error) {
+					asked.Add(1)
+					return end()
+				}
+				c.Handler = inbox.Tx(b.store, b.effect)
+				start(t, c)
+				b.publish("orders", message("poison"))
+				await(t, "parked", func() bool { return c.Stats.Parked.Load() == 1 })
+				_, err := inbox.Admin{Store: b.store}.Replay(t.Context(), store.ShelfQuery{Consumer: "billing"}, discards)
+				must(t, err)
+				before := asked.Load()
+				time.Sleep(time.Hour)
+				if n := asked.Load() - before; n > 10 || c.Stats.Parked.Load() != 2 {
+					t.Errorf("asked %d times, parked %d times", n, c.Stats.Parked.Load())
+				}
+			})
+		})
+	}
+}
+
+// A Lookup that never answers about one message is asked every few seconds, while
+// others get through. The message waits: nothing is known of its effect.
+func TestALookupThatNeverAnswersIsAskedSeldom(t *testing.T) {
+	onLongBench(t, func(t *testing.T, b *bench) {
+		key := once.Key{Operation: "billing", ID: "unknown"}
+		_, err := b.store.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{1}}, Lease: time.Second})
+		must(t, err)
+		time.Sleep(time.Minute)
+		var asked atomic.Int64
+		op := &once.Operation[string]{Lookup: func(context.Context, once.Key) (string, bool, error) {
+			asked.Add(1)
+			panic("a bug")
+		}}
+		c := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("orders"), Retry: inbox.Retry{Attempts: 3}, Stats: new(inbox.Stats)}
+		c.Handler = inbox.Do(b.store, op, func(context.Context, once.Key, *broker.Message) (string, error) { return "", nil })
+		start(t, c)
+		b.publish("orders", message("unknown"))
+		for i := range 60 {
+			b.publish("orders", message(fmt.Sprint("good", i)))
+			time.Sleep(time.Minute)
+		}
+		if n := asked.Load(); n < 60 || n > 1800 || c.Stats.Parked.Load() != 0 {
+			t.Errorf("Lookup was asked %d times in an hour, and %d messages are parked", n, c.Stats.Parked.Load())
+		}
+	})
 }

@@ -65,6 +65,9 @@ func (h *effects[T]) excused(ctx context.Context, it *item, attempts int64) int6
 		return 0
 	}
 	rec, err := h.store.Get(ctx, it.countKey)
+	if errors.Is(err, once.ErrCorrupt) { // it stays so: what it said is lost
+		return min(it.excuses.on(0), attempts)
+	}
 	if err != nil {
 		return max(attempts-1, 0)
 	}

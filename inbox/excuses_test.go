@@ -236,3 +236,38 @@ func TestAnEffectThatIsStoppedIsNoAttempt(t *testing.T) {
 		}
 	})
 }
+
+// withoutCounts is a store whose counts of excused attempts are damaged.
+type withoutCounts struct{ *memstore.Store }
+
+func (s withoutCounts) Get(ctx context.Context, k once.Key) (once.Record, error) {
+	if k.Operation != "billing" {
+		return once.Record{}, once.ErrCorrupt
+	}
+	return s.Store.Get(ctx, k)
+}
+
+// A count of excuses that is damaged excuses nothing: else a poisonous message
+// would be tried without end.
+func TestADamagedCountExcusesNothing(t *testing.T) {
+	onLongBench(t, func(t *testing.T, b *bench) {
+		var calls atomic.Int64
+		c := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("orders"), Retry: inbox.Retry{Attempts: 3, First: time.Second, Limit: 2 * time.Second}, Stats: new(inbox.Stats)}
+		c.Handler = inbox.Do(withoutCounts{b.store}, &once.Operation[string]{OnUnknown: once.Park}, func(_ context.Context, _ once.Key, m *broker.Message) (string, error) {
+			if m.ID != "poison" {
+				return "", nil
+			}
+			calls.Add(1)
+			return "", once.NotDone(errors.New("poison"))
+		})
+		start(t, c)
+		b.publish("orders", message("poison"))
+		for i := range 5 {
+			b.publish("orders", message(fmt.Sprint("good", i)))
+			time.Sleep(time.Minute)
+		}
+		if calls := calls.Load(); c.Stats.Parked.Load() != 1 || calls > 60 { // those of the time in which nothing else gets through do not count
+			t.Errorf("after %d attempts of 3, %d messages are parked", calls, c.Stats.Parked.Load())
+		}
+	})
+}

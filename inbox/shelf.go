@@ -181,6 +181,13 @@ func (e *env) parkKey(ctx context.Context, it *item, m store.Shelved) error {
 		claim := e.claimRequest(it)
 		claim.Owner = parkOwner(&m, rec.Attempt)
 		rec, err = e.store.Claim(ctx, claim)
+		if err == nil && isOurs(rec, claim.Owner) && !isParking(rec, &m) { // a copy was tried since the key was read
+			fence := once.Fence{Key: it.key, Owner: rec.Owner, Attempt: rec.Attempt}
+			if err := e.store.Settle(ctx, once.Settlement{Fence: fence, Status: once.Absent, KeepKey: e.Policy.KeepKey}); err != nil {
+				return err
+			}
+			return e.parkKey(ctx, it, m)
+		}
 	}
 	isOwn := isParking(rec, &m) // our claim, or that of a process that ended before it had parked the key
 	if err != nil || rec.Status != once.Unknown && !(isOwn && rec.Status == once.Running) {
@@ -209,23 +216,27 @@ func isParking(rec once.Record, m *store.Shelved) bool {
 	return open && rec.Owner == parkOwner(m, rec.Attempt-1)
 }
 
+// errFreed reports that the key of a message was parked late, and is free again.
+var errFreed = errors.New("inbox: the key was parked after a person had its message tried again, and is free now")
+
 // freeParked frees a key that was parked with a message, or was to be, if the
 // message waits on the shelf: a person had it tried again, and the process that
-// parked the key, or that of the person, ended before the key followed.
-func (e *env) freeParked(ctx context.Context, it *item, m *store.Shelved) error {
+// parked the key, or that of the person, ended before the key followed. freed
+// reports whether it did.
+func (e *env) freeParked(ctx context.Context, it *item, m *store.Shelved) (freed bool, err error) {
 	if m.History == "" || it.keyErr != nil || !e.keyed { // nobody has decided
-		return nil
+		return false, nil
 	}
 	rec, err := e.store.Get(ctx, it.key)
 	if err != nil || !isParking(rec, m) {
-		return err
+		return false, err
 	}
 	rec.Key = it.key
 	err = endParking(ctx, e.store, rec, once.Settlement{Status: once.Absent, Reason: "its message waits on the shelf for another attempt"})
 	if errors.Is(err, once.ErrLeaseLost) {
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 // endParking settles a key of which isParking holds, in place of the process that

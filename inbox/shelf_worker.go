@@ -262,7 +262,7 @@ func (w *shelfWorker) usedUp(ctx context.Context, it *item, m store.Shelved, une
 func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result {
 	err := it.keyErr
 	if err == nil {
-		err = w.freeParked(ctx, it, &m)
+		_, err = w.freeParked(ctx, it, &m)
 	}
 	if err == nil {
 		done := m
@@ -281,8 +281,14 @@ func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result
 			}
 			return result{kind: r.kind}
 		}
+		if freed := false; errors.Is(err, once.ErrParked) { // by the process that parked the message, which was late
+			if freed, _ = w.freeParked(ctx, it, &m); freed {
+				err = errFreed
+			}
+		}
 	}
 	after, retry := once.MayRetry(err)
+	retry = retry && it.keyErr == nil
 	ofStore := handlerErrorOf(err) == nil && (w.mode != outside || !errors.Is(err, once.ErrOutcomeUnknown))
 	switch {
 	case ctx.Err() != nil, retry && ofStore: // the message did not cause it
