@@ -165,9 +165,9 @@ var inboxBugs = []Bug{
 	{
 		Name: "a-key-stays-parked-while-its-message-waits",
 		Why:  "a message that a person has replayed is parked again, with the reason that its outcome is unknown",
-		File: "inbox/shelf_worker.go",
-		Old:  "		err = w.freeParked(ctx, it, &m)\n",
-		New:  "		_ = w.freeParked\n",
+		File: "inbox/shelf.go",
+		Old:  "	if err != nil || !isParking(rec, m) {\n\t\treturn false, err",
+		New:  "	if err != nil || !isParking(rec, m) || true {\n\t\treturn false, err",
 		Test: Test{"./inbox", "^TestTheKeyOfAParkedMessageFollowsADecisionAlthoughItsProcessEnds$"},
 	},
 	{
