@@ -14,14 +14,19 @@ type proxy struct {
 	listener     net.Listener
 	running      sync.WaitGroup
 
-	mu        sync.Mutex
-	links     map[*link]bool
-	accepted  int
+	mu     sync.Mutex
+	links  map[*link]bool
+	armed  []waitingReply
+	closed bool
+	done   proxied
+}
+
+// proxied is what a proxy has done.
+type proxied struct {
+	accepted  int // connections
 	cuts      int
-	broken    int // links, by cuts
-	armed     []waitingReply
-	swallowed int
-	closed    bool
+	broken    int // connections, by cuts
+	swallowed int // replies
 }
 
 // waitingReply is a reply that is to be swallowed.
@@ -93,7 +98,7 @@ func (p *proxy) enter(l *link) bool {
 	if p.closed {
 		return false
 	}
-	p.accepted++
+	p.done.accepted++
 	p.links[l] = true
 	return true
 }
@@ -140,7 +145,7 @@ func (p *proxy) arrives(l *link, _ []byte) bool {
 			continue
 		}
 		p.armed = append(p.armed[:i], p.armed[i+1:]...)
-		p.swallowed++
+		p.done.swallowed++
 		return false
 	}
 	return true
@@ -150,9 +155,9 @@ func (p *proxy) arrives(l *link, _ []byte) bool {
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cuts++
+	p.done.cuts++
 	for l := range p.links {
-		p.broken++
+		p.done.broken++
 		l.close()
 	}
 }
@@ -163,6 +168,13 @@ func (p *proxy) swallow(commit bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.armed = append(p.armed, waitingReply{commit: commit})
+}
+
+// did returns what the proxy has done until now.
+func (p *proxy) did() proxied {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.done
 }
 
 // calm forgets the replies that were still to be swallowed, and returns their

@@ -84,8 +84,8 @@ func TestASwallowedReplyIsThatToACommit(t *testing.T) {
 		t.Errorf("the server got %s, %s", first, second)
 	}
 	wantAnswer(t, connect(t, p), "commit") // only one
-	if p.swallowed != 1 || p.calm() != 0 {
-		t.Errorf("%d were swallowed", p.swallowed)
+	if did := p.did(); did.swallowed != 1 || p.calm() != 0 {
+		t.Errorf("%d were swallowed", did.swallowed)
 	}
 }
 
@@ -100,8 +100,8 @@ func TestAnyReplyIsSwallowedIfNoCommitIsSeen(t *testing.T) {
 			break
 		}
 	}
-	if passed != patientFor || p.swallowed != 1 {
-		t.Errorf("%d replies passed, %d were swallowed", passed, p.swallowed)
+	if did := p.did(); passed != patientFor || did.swallowed != 1 {
+		t.Errorf("%d replies passed, %d were swallowed", passed, did.swallowed)
 	}
 	p.swallow(false)
 	p.swallow(false)
@@ -125,8 +125,8 @@ func TestACutBreaksEveryConnection(t *testing.T) {
 			t.Errorf("it is answered with %q", answer)
 		}
 	}
-	if p.cuts != 1 || p.broken != 3 || p.accepted != 3 {
-		t.Errorf("%d cuts of %d of %d connections", p.cuts, p.broken, p.accepted)
+	if did := p.did(); did != (proxied{accepted: 3, cuts: 1, broken: 3}) {
+		t.Errorf("it did %+v", did)
 	}
 	wantAnswer(t, connect(t, p), "x")
 	p.close()

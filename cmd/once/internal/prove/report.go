@@ -202,11 +202,12 @@ func (r *run) report(ctx context.Context, p pile) (Report, error) {
 		Faults:  Faults{Kills: r.copies.kills(), Ended: r.copies.ended, RepliesNotMet: r.neverHit},
 		Effects: []Effects{}, Findings: []Finding{}}
 	for _, x := range r.proxies {
-		f.Faults.Cuts += x.cuts
-		f.Faults.ConnectionsCut += x.broken
-		f.Faults.Swallowed += x.swallowed
-		f.Faults.Connections += x.accepted
-		if x.accepted == 0 {
+		did := x.did()
+		f.Faults.Cuts += did.cuts
+		f.Faults.ConnectionsCut += did.broken
+		f.Faults.Swallowed += did.swallowed
+		f.Faults.Connections += did.accepted
+		if did.accepted == 0 {
 			return f, fmt.Errorf("%w: the program has made no connection to %s through its proxy, so none was broken: give it the address with {{%s}}", ErrNothing, x.name, x.name)
 		}
 	}
