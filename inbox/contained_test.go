@@ -3,7 +3,6 @@ package inbox_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -114,31 +113,4 @@ func TestAReplayedMessageWithoutAKeyIsParkedAgain(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A Lookup that never answers about one message is asked every few seconds, while
-// others get through. The message waits: nothing is known of its effect.
-func TestALookupThatNeverAnswersIsAskedSeldom(t *testing.T) {
-	onLongBench(t, func(t *testing.T, b *bench) {
-		key := once.Key{Operation: "billing", ID: "unknown"}
-		_, err := b.store.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{1}}, Lease: time.Second})
-		must(t, err)
-		time.Sleep(time.Minute)
-		var asked atomic.Int64
-		op := &once.Operation[string]{Lookup: func(context.Context, once.Key) (string, bool, error) {
-			asked.Add(1)
-			panic("a bug")
-		}}
-		c := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("orders"), Retry: inbox.Retry{Attempts: 3}, Stats: new(inbox.Stats)}
-		c.Handler = inbox.Do(b.store, op, func(context.Context, once.Key, *broker.Message) (string, error) { return "", nil })
-		start(t, c)
-		b.publish("orders", message("unknown"))
-		for i := range 60 {
-			b.publish("orders", message(fmt.Sprint("good", i)))
-			time.Sleep(time.Minute)
-		}
-		if n := asked.Load(); n < 60 || n > 1800 || c.Stats.Parked.Load() != 0 {
-			t.Errorf("Lookup was asked %d times in an hour, and %d messages are parked", n, c.Stats.Parked.Load())
-		}
-	})
 }

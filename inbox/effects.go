@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
@@ -158,11 +157,6 @@ func (h *effects[T]) do(ctx context.Context, it *item) (report once.Report, err 
 	return report, err
 }
 
-// askPause limits the delay between two questions about an effect whose outcome
-// stays unknown. It is below shelfAfter: on the shelf each question would count as
-// an attempt, although nothing is tried.
-const askPause = 4 * time.Second
-
 // judgeEffect is judge for work that may have happened although it failed.
 func (h *effects[T]) judgeEffect(ctx context.Context, it *item, err error, report once.Report) result {
 	failed, unknown := handlerErrorOf(err), errors.Is(err, once.ErrOutcomeUnknown)
@@ -174,7 +168,7 @@ func (h *effects[T]) judgeEffect(ctx context.Context, it *item, err error, repor
 		if instead := h.unblamed(ctx, it, err); instead != nil {
 			return result{kind: failing, after: max(after, instead.after), reason: err.Error()}
 		}
-		return result{kind: failing, after: max(after, h.Retry.wait(max(report.Attempt, 1)), min(h.Retry.wait(int64(it.tries)+1), askPause)), reason: err.Error()}
+		return result{kind: failing, after: max(after, h.Retry.wait(max(report.Attempt, 1))), reason: err.Error()}
 	}
 	rec, getErr := h.store.Get(ctx, it.key)
 	if err != nil && getErr == nil && rec.Status == once.Done && h.sameInput(it, rec) {

@@ -610,12 +610,4 @@ var inboxBugs = []Bug{
 		New:  "retry = retry && true",
 		Test: Test{"./inbox", "^TestAReplayedMessageWithoutAKeyIsParkedAgain$"},
 	},
-	{
-		Name: "lookup-is-asked-at-once-again",
-		Why:  "one key whose Lookup does not answer is asked five times a second",
-		File: "inbox/effects.go",
-		Old:  "min(h.Retry.wait(int64(it.tries)+1), askPause)",
-		New:  "0",
-		Test: Test{"./inbox", "^TestALookupThatNeverAnswersIsAskedSeldom$"},
-	},
 }
