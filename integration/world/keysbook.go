@@ -234,6 +234,7 @@ func (b *book) decides(r once.Record, who string, err error) {
 	switch {
 	case errors.Is(err, once.ErrInvalid), errors.Is(err, once.ErrCorrupt):
 		b.Broke(Decision, key, "a person cannot decide: %v", err)
+	case err == nil && d.decided[r.Owner] == who: // of the same decision, after an old list
 	case err == nil && d.decided[r.Owner] != "":
 		b.Broke(Decision, key, "%s and %s were both told that they have decided about attempt %d", d.decided[r.Owner], who, r.Attempt)
 	case err == nil:
