@@ -348,7 +348,7 @@ func why(state store.ShelfState, by Decision) string {
 	return verbs[state] + " by " + by.By + ": " + by.Reason
 }
 
-// said is what the History of a message says of a decision.
+// said is how the History of a message tells about a decision.
 func said(state store.ShelfState, by Decision) string {
 	return verbs[state] + " by " + oneLine(by.By, name.Limit) + ": " + oneLine(by.Reason, maxHistory/16)
 }

@@ -57,8 +57,8 @@ type Options struct {
 	Progress func(text string)
 }
 
-// Server is a server of the program, behind a proxy. Its name is the placeholder for
-// the address of the proxy.
+// Server is a server that the program reaches through a proxy. Its name is the
+// placeholder for the address of the proxy.
 type Server struct {
 	Name, Address string
 
