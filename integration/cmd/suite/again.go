@@ -114,10 +114,27 @@ func (s suspect) run(ctx context.Context, o *options, at *room) *packageResult {
 	runAll(ctx, &alone, []*batch{b}, at, func(e event) { l.add(e) }, func() {})
 	l.close(ctx.Err() != nil)
 	again := l.packages[0]
-	if l.failed() || s.test != nil && (again.results[s.test.name] == nil || again.results[s.test.name].state != passed) {
-		return nil
+	if !l.failed() && (s.test == nil || again.passed(s.test)) || s.test != nil && len(l.troubles) == 0 && again.passedBelow(s.test) {
+		return again
 	}
-	return again
+	return nil
+}
+
+func (p *packageResult) passed(t *tested) bool {
+	return p.results[t.name] != nil && p.results[t.name].state == passed
+}
+
+// passedBelow reports whether a test passed and only tests above it failed.
+// They may count what their subtests have done, of which one has run. Where all
+// ran, they had nothing to say, or they would be suspects. A race is new.
+func (p *packageResult) passedBelow(t *tested) bool {
+	if p.build != "" || !p.ended() || !p.passed(t) {
+		return false
+	}
+	culprits := p.culprits()
+	return len(culprits) > 0 && !slices.ContainsFunc(culprits, func(c *tested) bool {
+		return !t.isBelow(c) || strings.Contains(strings.Join(c.output, ""), "race detected")
+	})
 }
 
 // forgive replaces the failure of a suspect by a later result.

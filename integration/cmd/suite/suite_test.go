@@ -56,8 +56,10 @@ func TestProcesses(t *testing.T) { if err := exec.Command("sh", "-c", "sleep 123
 	"flaky/flaky_test.go": `package flaky
 import ("os"; "testing")
 func TestFlaky(t *testing.T) {
-	t.Run("fine", func(t *testing.T) {})
-	t.Run("unlucky", func(t *testing.T) { if os.Mkdir("ran", 0o755) == nil { t.Error("bad luck") } })
+	ran := 0
+	t.Run("fine", func(t *testing.T) { ran++ })
+	t.Run("unlucky", func(t *testing.T) { ran++; if os.Mkdir("ran", 0o755) == nil { t.Error("bad luck") } })
+	if ran < 2 { t.Error("it has counted what ran alone") }
 }`,
 	"dies/dies_test.go": `package dies
 import ("os"; "testing")
@@ -186,6 +188,34 @@ func TestBadLuckIsForgiven(t *testing.T) {
 			cmd, out := suite(t, nil, "-norace", "-flaky", test.flaky, "./flaky", "./dies")
 			if _ = cmd.Run(); cmd.ProcessState.ExitCode() != test.code || !strings.HasSuffix(out.String(), test.want) {
 				t.Errorf("it ended with %v: %s", cmd.ProcessState, out)
+			}
+		})
+	}
+}
+
+// What passes below a test with a race is not forgiven, nor what fails beside it.
+func TestOnlyTheCountOfATestAboveIsForgiven(t *testing.T) {
+	for name, test := range map[string]struct {
+		tests map[string]string // that failed, with their output
+		want  bool
+	}{
+		"count":   {map[string]string{"TestA": "only 1 ran\n"}, true},
+		"race":    {map[string]string{"TestA": "testing.go:1: race detected during execution of test\n"}, false},
+		"beside":  {map[string]string{"TestA": "only 1 ran\n", "TestB": "wrong\n"}, false},
+		"package": {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger([]*batch{{packages: []pkg{{path: "p", name: "p"}}}})
+			l.add(event{Action: "pass", Package: "p", Test: "TestA/one"})
+			for test, output := range test.tests {
+				l.add(event{Action: "output", Package: "p", Test: test, Output: output})
+				l.add(event{Action: "fail", Package: "p", Test: test})
+			}
+			l.add(event{Action: "output", Package: "p", Output: "FAIL\n"})
+			l.add(event{Action: "fail", Package: "p"})
+			p := l.packages[0]
+			if got := p.passedBelow(p.results["TestA/one"]); got != test.want {
+				t.Errorf("it is %v", got)
 			}
 		})
 	}
