@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
 )
@@ -144,4 +146,66 @@ func TestAKeyThatIsParkedLateStopsNoReplay(t *testing.T) {
 		s.replayed.Store(true)
 		shop.wantHandledAfterReplay(b)
 	})
+}
+
+// A consumer with Checkpoint and Key parks the key by the same owner as any other,
+// whatever happened to the key before: the message is tried again although the
+// process that had it tried again ended before it had freed the key.
+func TestAPositionParksAKeyThatFollowsItsMessage(t *testing.T) {
+	key := once.Key{Operation: "c", ID: "m0"}
+	type use struct {
+		owner [16]byte
+		left  once.Status
+	}
+	parking := name.Digest("park", "c", "m0", "0")
+	for what, before := range map[string][]use{
+		"new":                       nil,
+		"tried":                     {{[16]byte{9}, once.Absent}},
+		"tried twice":               {{[16]byte{8}, once.Absent}, {[16]byte{9}, once.Absent}},
+		"left by a process":         {{[16]byte{9}, once.Unknown}},
+		"freed after it was parked": {{parking, once.Absent}},
+		"left while it was parked":  {{parking, once.Unknown}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			onLongBench(t, func(t *testing.T, b *bench) {
+				for _, use := range before {
+					f := once.Fence{Key: key, Owner: use.owner}
+					rec, err := b.store.Claim(t.Context(), once.ClaimRequest{Fence: f, Lease: time.Minute})
+					f.Attempt = rec.Attempt
+					must(t, errors.Join(err, b.store.Settle(t.Context(), once.Settlement{Fence: f, Status: use.left, KeepKey: time.Hour})))
+				}
+				var healthy atomic.Bool
+				c := logConsumer(b)
+				c.Key = func(m *broker.Message) (string, error) { return m.ID, nil }
+				c.Handler = inbox.Tx(b.store, func(ctx context.Context, tx mtx, m *broker.Message) error {
+					if !healthy.Load() {
+						return once.Permanent(errors.New("no"))
+					}
+					return b.effect(ctx, tx, m)
+				})
+				b.publish("orders", message("m0"))
+				start(t, c)
+				parked := func() bool {
+					rec, err := b.store.Get(t.Context(), key)
+					return err == nil && rec.Status == once.Parked && len(b.onTheShelf(store.Parked)) == 1
+				}
+				await(t, "parked", parked)
+				interrupt := func() {
+					_, err := inbox.Admin{Store: &refusing{b.store}}.Replay(t.Context(), store.ShelfQuery{Consumer: "c"}, discards)
+					if !errors.Is(err, errKilled) {
+						t.Error(err)
+					}
+				}
+				interrupt()
+				time.Sleep(time.Minute)
+				await(t, "parked again, because it failed again", parked)
+				if row := b.onTheShelf(store.Parked)[0]; !strings.HasPrefix(row.Reason, "attempt 1: no") {
+					t.Errorf("it was not tried: %s", row.Reason)
+				}
+				interrupt()
+				healthy.Store(true)
+				await(t, "handled", func() bool { return b.count("m0") == 1 })
+			})
+		})
+	}
 }

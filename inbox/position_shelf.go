@@ -49,10 +49,42 @@ func (a *setAsideTx[T]) write(ctx context.Context, tx T) error {
 		a.shelved.Due, a.shelved.Reason = 0, errBlocked.Error()
 	}
 	if a.shelved.State == store.Parked && a.item.keyErr == nil {
-		if err := a.settleKey(ctx, tx, a.item, once.Settlement{Status: once.Parked,
-			Reason: a.store.Options().Sealing.SealReason(a.item.key, a.shelved.Reason)}); err != nil {
+		if err := a.parkKeyIn(ctx, tx, a.item, &a.shelved); err != nil {
 			return err
 		}
 	}
 	return a.txShelf.ShelveTx(ctx, tx, []store.Shelved{a.shelved})
+}
+
+// parkKeyIn is parkKey in a transaction, which has the key from its first claim on.
+// That claim expects no attempts before. If there were some, it shows how many, and
+// the next one is that of parkOwner.
+func (p *partition[T]) parkKeyIn(ctx context.Context, tx T, it *item, m *store.Shelved) error {
+	if !p.keyed {
+		return nil
+	}
+	r, attempts := p.claimRequest(it), int64(0)
+	for range 3 {
+		r.Owner = parkOwner(m, attempts)
+		recs, err := p.claimOver(ctx, tx, []once.ClaimRequest{r})
+		if err != nil {
+			return err
+		}
+		rec := recs[0]
+		set := once.Settlement{Fence: once.Fence{Key: it.key, Owner: rec.Owner, Attempt: rec.Attempt}}
+		switch ours := isOurs(rec, r.Owner); {
+		case ours && isParking(rec, m):
+			set.Status, set.Reason = once.Parked, p.store.Options().Sealing.SealReason(it.key, m.Reason)
+			return p.txStore.SettleTx(ctx, tx, []once.Settlement{set})
+		case ours:
+			set.Status, set.KeepKey = once.Absent, p.Policy.KeepKey
+			if err := p.txStore.SettleTx(ctx, tx, []once.Settlement{set}); err != nil {
+				return err
+			}
+		case rec.Status != once.Absent: // it is done, parked, or another transaction has it
+			return nil
+		}
+		attempts = rec.Attempt
+	}
+	return errKeyInFlight
 }

@@ -179,6 +179,14 @@ var inboxBugs = []Bug{
 		Test: Test{"./inbox", "^TestTheKeyOfAParkedMessageFollowsADecisionAlthoughItsProcessEnds$"},
 	},
 	{
+		Name: "nobody-knows-who-parked-a-key-with-a-position",
+		Why:  "a message that a person has replayed is parked again, because the process of that person ended before it had freed the key",
+		File: "inbox/position_shelf.go",
+		Old:  "		r.Owner = parkOwner(m, attempts)\n",
+		New:  "		r.Owner = parkOwner(m, attempts+1)\n",
+		Test: Test{"./inbox", "^TestAPositionParksAKeyThatFollowsItsMessage$"},
+	},
+	{
 		Name: "a-discard-that-ended-is-not-completed",
 		Why:  "the key of a message that was discarded stays parked for ever, and no command finds it",
 		File: "inbox/admin.go",

@@ -22,7 +22,7 @@ func callerTxRules[Tx any]() []txRule[Tx] {
 			"A ClaimTx of a key that the caller already owns changes nothing and returns the record.",
 			callerTxOwnClaim[Tx]},
 		{"caller-tx/released",
-			"A claim that is released before the caller commits leaves no stuck key.",
+			"A claim that is released before the caller commits leaves no stuck key, and the same transaction can claim the key again.",
 			callerTxReleased[Tx]},
 		{"caller-tx/settle-only",
 			"SettleTx commits the end of an earlier claim together with rows.",
@@ -129,6 +129,14 @@ func callerTxReleased[Tx any](b *txBench[Tx]) {
 	})
 	b.wantStatus(k, once.Absent)
 	b.own(k, "other", long)
+
+	r := b.request(b.key("2"), "other", long)
+	b.inTx(true, func(tx Tx) {
+		rec := b.claimTx(tx, b.request(r.Key, "me", long))
+		b.must("SettleTx", b.txStore.SettleTx(b, tx, []once.Settlement{ending(fenceOf(rec), once.Absent)}))
+		b.wantRunning(b.claimTx(tx, r), r, 2)
+	})
+	b.wantRunning(b.get(r.Key), r, 2)
 }
 
 func callerTxSettleOnly[Tx any](b *txBench[Tx]) {
