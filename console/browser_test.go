@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/effectively-once/once/internal/logtest"
 	"github.com/effectively-once/once/store/memstore"
@@ -33,6 +34,11 @@ func people() []Person {
 // open returns a console of o, with a store in memory unless o has stores.
 func open(t *testing.T, o Options) *Console {
 	t.Helper()
+	return openBy(t, time.Now, o)
+}
+
+func openBy(t *testing.T, clock func() time.Time, o Options) *Console {
+	t.Helper()
 	if len(o.Stores) == 0 {
 		o.Stores = []Store{{Name: "shop", Store: memstore.New(nil)}}
 	}
@@ -42,7 +48,7 @@ func open(t *testing.T, o Options) *Console {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	c, err := New(o)
+	c, err := newBy(clock, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -154,7 +154,7 @@ func TestAQuestionIsAboutTheGroupOnly(t *testing.T) {
 	still.get("/messages?"+of).shows("last", "1,000+ no such customer", "Only the first 1,000 that match were counted").hides("m1", "u may")
 	still.follow("Discard all that match").shows("1 1").hides("may have happened", "0+")
 
-	c := open(t, Options{Write: true, Stores: []Store{{Name: "shop", Store: s}}})
+	c := unhurried(t, s)
 	b := as(t, c, decideToken).get("/change?of=messages&do=discard"+of).fill("/change", "reason", "r").shows("Will be discarded 1 message, of 1", "last").hides("m0", "May have happened").fill("/jobs")
 	ended(t, c, 1)
 	if n := countIn(t, s, store.Discarded); n != 0 { // among the first 1,000
@@ -163,6 +163,13 @@ func TestAQuestionIsAboutTheGroupOnly(t *testing.T) {
 	b.get("/messages?consumer=billing&state=discarded").shows("last").hides("m0")
 	b.get("/messages?consumer=billing&alike=" + groupOf(store.UnknownOutcome+"timed out")).follow("Discard all that match").shows("1 of them may have happened")
 	b.fill("/change", "reason", "r").shows("May have happened 1 of them", "u may have happened")
+}
+
+// unhurried returns a console whose pages may take as long as the machine needs.
+func unhurried(t *testing.T, s *memstore.Store) *Console {
+	t.Helper()
+	now := time.Now()
+	return openBy(t, func() time.Time { return now }, Options{Write: true, Stores: []Store{{Name: "shop", Store: s}}})
 }
 
 // timed returns a console for pages only, which begins no job. A step of time passes
@@ -186,7 +193,7 @@ func TestARareGroupIsFoundInBoundedTime(t *testing.T) {
 	late.get("/messages?alike="+groupOf("timed out")).shows("No message that matches was found so far").hides("last", "any more")
 	late.get("/change?of=messages&do=replay&alike="+groupOf("timed out")).shows("Match Would be replayed Outcome unknown 0+ 0+ 0", "There may be more: the next page counts all")
 
-	c := open(t, Options{Write: true, Stores: []Store{{Name: "shop", Store: s}}})
+	c := unhurried(t, s)
 	b := as(t, c, decideToken).get("/change?of=messages&do=replay&alike=" + groupOf("timed out"))
 	b.fill("/change", "reason", "r").shows("Will be replayed 1 message, of 1", "last", "failed alike timed out").hides("m0").fill("/jobs")
 	ended(t, c, 1)

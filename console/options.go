@@ -208,8 +208,10 @@ type Console struct {
 var _ http.Handler = (*Console)(nil)
 
 // New returns a console. Close it when it is no longer used.
-func New(o Options) (*Console, error) {
-	c := &Console{o: o, log: logs.Of(o.Log), now: time.Now, sweeps: make(chan struct{}, sweepAtOnce), calls: make(map[string]chan struct{})}
+func New(o Options) (*Console, error) { return newBy(time.Now, o) }
+
+func newBy(clock func() time.Time, o Options) (*Console, error) {
+	c := &Console{o: o, log: logs.Of(o.Log), now: clock, sweeps: make(chan struct{}, sweepAtOnce), calls: make(map[string]chan struct{})}
 	for _, s := range o.Stores {
 		c.calls[s.Name] = make(chan struct{}, callsAtOnce)
 	}
