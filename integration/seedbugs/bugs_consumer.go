@@ -33,8 +33,8 @@ var consumerBugs = []Bug{
 	{
 		Name: "retired-positions-go-on", Why: "a retired consumer that is started again reads on from where it was, or a process that was paused does",
 		File: "store/sqlschema/consuming/statements.go",
-		Old:  "SET epoch = ABS(epoch) + 1, log_name = @log WHERE consumer_id = @who",
-		New:  "SET epoch = ABS(epoch) + 1 WHERE consumer_id = @who AND @log <> ''",
+		Old:  "SET epoch = ABS(epoch) + 1, log_name = @log WHERE consumer_id = @who AND",
+		New:  "SET epoch = ABS(epoch) + 1 WHERE consumer_id = @who AND @log <> '' AND",
 		Test: onEngine(sqlite + "registry/retire-positions"),
 	},
 	{

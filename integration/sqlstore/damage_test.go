@@ -33,11 +33,11 @@ func damages(db *sql.DB, e engine) (all []storetest.Damage) {
 	consumers := []string{"seen = 0", "seen = -9223372036854775808", "seen = 9223372036854775807", "key_name = ''",
 		"key_name = '', source = '', seen = 7", "name = ''"}
 	positions := []string{"epoch = 0", "epoch = -9223372036854775808", "epoch = 9223372036854775807", "log_name = ''", "consumer = 'another'",
-		"partition_name = ''"}
+		"consumer_id = " + e.digest("consumer", "another"), "partition_name = ''"}
 	if e.dialect == sqlstore.SQLite {
 		consumers = append(consumers, "seen = 'now'", "seen = 1.5", "seen = x'00'")
 		positions = append(positions, "epoch = 'first'", "epoch = 1.5", "epoch = x'00'", "log_offset = 'the end'", "log_offset = 1.5", "digest = 'x'",
-			"digest = x'00'")
+			"digest = x'00'", "consumer_id = 'x'", "consumer_id = x'00'")
 	}
 	run := func(ctx context.Context, table, set, where string) error {
 		ctx, cancel := context.WithTimeout(ctx, testenv.Patience)
@@ -183,5 +183,25 @@ func TestSQLiteChecksNumbers(t *testing.T) {
 			}
 		}
 		mustExec(t, db, "INSERT INTO once_outbox (id, topic, body) VALUES ('by hand', 'orders', 'a text')")
+	})
+}
+
+// A position whose consumer_id is damaged and now another consumer's does not end
+// with that one.
+func TestRetiringAConsumerLeavesTheDamagedPositionOfAnotherAlone(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		s, db := e.migrated(t)
+		at, err := s.OpenPosition(t.Context(), "c", "0")
+		must(t, err)
+		_, err = s.Register(t.Context(), store.Consumer{Name: "another", Source: "queue", Keys: "another"})
+		must(t, err)
+		mustExec(t, db, fmt.Sprintf("UPDATE once_position SET consumer_id = %s WHERE id = %s", e.digest("consumer", "another"), e.digest("position", "c", "0")))
+		must(t, s.RetireConsumer(t.Context(), store.Retirement{Name: "another", As: store.RetiredSource(time.Now(), "ann", "gone")}))
+		var epoch int64
+		var log string
+		must(t, db.QueryRowContext(t.Context(), "SELECT epoch, log_name FROM once_position").Scan(&epoch, &log))
+		if epoch != at.Epoch || log != at.Log {
+			t.Errorf("it has the epoch %d and the log %q, and had %d and %q", epoch, log, at.Epoch, at.Log)
+		}
 	})
 }

@@ -47,7 +47,7 @@ func (f *fixture) damages() (all []storetest.Damage) {
 		}})
 	}
 	for _, set := range []string{"epoch = 0", "epoch = -9223372036854775808", "epoch = 9223372036854775807", "log_name = ''",
-		"consumer = 'another'", "partition_name = ''"} {
+		"consumer = 'another'", "consumer_id = '" + name.Format(name.Digest("consumer", "another")) + "'", "partition_name = ''"} {
 		all = append(all, storetest.Damage{Name: "position: " + set, Position: func(ctx context.Context, consumer, partition string) error {
 			return run(ctx, "once_position", set, fmt.Sprintf("id = '%s'", name.Format(name.Digest("position", consumer, partition))))
 		}})

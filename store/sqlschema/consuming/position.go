@@ -3,6 +3,7 @@ package consuming
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -112,7 +113,7 @@ func (t *Tables) at(ctx context.Context, q sqlschema.Querier, p store.Position) 
 	if err != nil || len(found) == 0 {
 		return is, false, err
 	}
-	is = found[0]
+	is = found[0].Position
 	is.Consumer, is.Partition = p.Consumer, p.Partition
 	if is.Damaged != nil {
 		is.Damaged = store.DamagedPosition(p.Consumer, p.Partition, is.Damaged)
@@ -195,12 +196,16 @@ func (t *Tables) Stands(ctx context.Context, q sqlschema.Querier, from, to store
 
 // Positions implements Positions.
 func (t *Tables) Positions(ctx context.Context, q sqlschema.Querier, consumer string) ([]store.Position, error) {
-	all, err := t.positions(ctx, q, t.sql.positions, sqlschema.Params{"who": t.uuid("consumer", consumer)})
-	for i := range all {
-		p := &all[i]
+	found, err := t.positions(ctx, q, t.sql.positions, sqlschema.Params{"who": t.uuid("consumer", consumer), "name": consumer})
+	var all []store.Position
+	for _, p := range found {
+		if !p.belongsTo(consumer) {
+			continue
+		}
 		if p.Consumer = consumer; p.Damaged != nil {
 			p.Damaged = store.DamagedPosition(consumer, p.Partition, p.Damaged)
 		}
+		all = append(all, p.Position)
 	}
 	slices.SortFunc(all, func(a, b store.Position) int { return strings.Compare(a.Partition, b.Partition) })
 	return all, err
@@ -208,7 +213,7 @@ func (t *Tables) Positions(ctx context.Context, q sqlschema.Querier, consumer st
 
 // positions returns rows. Damaged has only what is wrong with them.
 func (t *Tables) positions(ctx context.Context, q sqlschema.Querier, st sqlschema.Statement,
-	p sqlschema.Params) (all []store.Position, err error) {
+	p sqlschema.Params) (all []positionRow, err error) {
 
 	err = t.each(ctx, q, st, p, func(rows sqlschema.Rows) error {
 		p, err := readPosition(rows)
@@ -221,10 +226,28 @@ func (t *Tables) positions(ctx context.Context, q sqlschema.Querier, st sqlschem
 // lastEpoch is after all epochs: those of repaired rows are times.
 const lastEpoch = 4_000_000_000_000_000_000
 
-func readPosition(rows sqlschema.Rows) (p store.Position, err error) {
+// positionRow is a row as it was read. Its Consumer and Partition are empty if they
+// are not those of its ID.
+type positionRow struct {
+	store.Position
+	who sqlschema.Digest // of the consumer
+}
+
+// belongsTo reports whether a row, which may be damaged, is that of a consumer. The
+// ID has the names in it, so a consumer_id that contradicts both is what is damaged.
+func (p positionRow) belongsTo(consumer string) bool {
+	return p.Consumer == consumer || p.Consumer == "" && p.isOf(consumer)
+}
+
+func (p positionRow) isOf(consumer string) bool {
+	is := name.Digest("consumer", consumer)
+	return bytes.Equal(p.who, is[:])
+}
+
+func readPosition(rows sqlschema.Rows) (p positionRow, err error) {
 	var id, digest sqlschema.Digest
 	var epoch, shelved int64
-	unread, err := sqlschema.Scan(rows, positionNames, &id, &p.Consumer, &p.Partition, &p.Log, &p.Offset, &digest, &epoch, &shelved)
+	unread, err := sqlschema.Scan(rows, positionNames, &id, &p.who, &p.Consumer, &p.Partition, &p.Log, &p.Offset, &digest, &epoch, &shelved)
 	if err != nil {
 		return p, err
 	}
@@ -234,6 +257,8 @@ func readPosition(rows sqlschema.Rows) (p store.Position, err error) {
 	if is := name.Digest("position", p.Consumer, p.Partition); !bytes.Equal(id, is[:]) {
 		wrong = append(wrong, fmt.Errorf("its row has the names %q and %q, which are not its own", p.Consumer, p.Partition))
 		p.Consumer, p.Partition = "", ""
+	} else if unread == nil && !p.isOf(p.Consumer) {
+		wrong = append(wrong, errors.New("its consumer_id is not that of its consumer"))
 	}
 	if unread == nil && (p.Epoch <= 0 || p.Epoch >= lastEpoch) {
 		wrong = append(wrong, fmt.Errorf("it has the epoch %d", epoch))

@@ -33,7 +33,7 @@ func newStatements(n sqlschema.Names) (st statements) {
 		"@row, @who, @name, @partition, 0, '', 0, @digest"))
 	st.raise, st.set = compile(raiseSQL), compile(setSQL)
 	st.position = compile(positionSQL + "{fresh} WHERE p.id = @row{locked}")
-	st.positions = compile(positionSQL + "{hint} WHERE p.consumer_id = @who")
+	st.positions = compile(positionSQL + "{hint} WHERE p.consumer_id = @who OR p.consumer = @name")
 	st.move, st.mark, st.unmark, st.repair = compile(moveSQL), compile(markSQL), compile(unmarkSQL), compile(repairSQL)
 	st.shelve = compile(orNothing(n.Dialect(), "{shelf}", shelfColumns, shelfValues))
 	st.change, st.remove, st.forget = compile(changeSQL), compile(removeSQL), compile(forgetSQL[n.Dialect()])
@@ -115,7 +115,7 @@ const (
 
 	// The epoch is read with its sign, because ABS of a damaged number would be an
 	// error of the whole query.
-	positionNames = "id, consumer, partition_name, log_name, log_offset, digest, epoch, shelved"
+	positionNames = "id, consumer_id, consumer, partition_name, log_name, log_offset, digest, epoch, shelved"
 
 	// lockSQL locks a row that exists. Locking a missing row would lock the gap
 	// in MySQL, and block all inserts into it. Of the columns, it does not write the
@@ -126,7 +126,9 @@ const (
 
 	rewriteSQL = `UPDATE {consumer} SET source = @source, key_name = @keys, seen = @seen WHERE id = @row`
 	deleteSQL  = `DELETE FROM {consumer} WHERE id = @row`
-	retireSQL  = `UPDATE {position} SET epoch = ABS(epoch) + 1, log_name = @log WHERE consumer_id = @who`
+
+	// Either of the two may be that of another consumer, in a row that is damaged.
+	retireSQL = `UPDATE {position} SET epoch = ABS(epoch) + 1, log_name = @log WHERE consumer_id = @who AND consumer = @name`
 
 	shelfInUseSQL = `SELECT CASE WHEN EXISTS (SELECT 1 FROM {shelf} AS b{fresh} WHERE b.consumer_id = @who AND b.state IN (1, 2){locked})
 	THEN 1 ELSE 0 END`
@@ -136,7 +138,7 @@ const (
 	// of a row that is damaged elsewhere may be another's, so setSQL does not raise it.
 	raiseSQL = `UPDATE {position} SET epoch = ABS(epoch) + 1 WHERE id = @row` + epochStands
 	setSQL   = `{counted}UPDATE {position} SET epoch = ABS(epoch) + 1, log_name = @log, log_offset = @offset, digest = @digest
-WHERE id = @row AND consumer = @name AND partition_name = @partition AND (log_name <> '' OR log_offset = 0)` + epochStands
+WHERE id = @row AND consumer_id = @who AND consumer = @name AND partition_name = @partition AND (log_name <> '' OR log_offset = 0)` + epochStands
 
 	epochStands = `{whole epoch} AND epoch > -4000000000000000000 AND epoch < 4000000000000000000 AND (epoch <> 0 OR log_name = '')`
 
@@ -144,7 +146,7 @@ WHERE id = @row AND consumer = @name AND partition_name = @partition AND (log_na
 	repairSQL = `{counted}{with} UPDATE {position} SET consumer_id = @who, consumer = @name, partition_name = @partition,
 	epoch = {now}, log_name = @log, log_offset = @offset, digest = @digest WHERE id = @row`
 
-	positionSQL = `SELECT {digest}(p.id), p.consumer, p.partition_name, p.log_name, p.log_offset, {digest}(p.digest), p.epoch,
+	positionSQL = `SELECT {digest}(p.id), {digest}(p.consumer_id), p.consumer, p.partition_name, p.log_name, p.log_offset, {digest}(p.digest), p.epoch,
 	CASE WHEN EXISTS (SELECT 1 FROM {shelf} AS b{hint} WHERE b.consumer_id = p.consumer_id AND b.state IN (1, 2))
 	THEN 1 ELSE 0 END
 FROM {position} AS p`
