@@ -75,7 +75,7 @@ func open(p engines.Place, o once.Options, h hooks) (*world, error) {
 	if pool.PGX != nil {
 		return newWorld(pool, pgstore.New(pool.PGX, &pgstore.Options{Options: o}), h, engines.PGX), nil
 	}
-	return newWorld(pool, sqlstore.New(pool.SQL, pool.Dialect, &sqlstore.Options{Options: o}), h, engines.SQL), nil
+	return newWorld(pool, sqlstore.New(pool.SQL, pool.Dialect, &sqlstore.Options{Options: o}), h, pool.SQLTx), nil
 }
 
 func newWorld[T any](p *engines.Pool, s consuming[T], h hooks, bind func(context.Context, T) rows) *world {

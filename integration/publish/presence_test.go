@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,11 +16,12 @@ import (
 	"github.com/effectively-once/once/integration/internal/engines"
 	"github.com/effectively-once/once/integration/internal/fleet"
 	"github.com/effectively-once/once/integration/wire"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/outbox"
 )
 
 // presenceEngines are those on which others see that a process has ended.
-var presenceEngines = []string{pgTable, mariaDB, sqlite}
+var presenceEngines = []string{pgTable, pgSQL, mariaDB, sqlite}
 
 const (
 	defaultLease = 8 * time.Second // of an outbox.Relay
@@ -176,7 +178,7 @@ func TestARelayThatIsStoppedKeepsItsLanes(t *testing.T) {
 // keys are put. None is lost or out of order.
 func TestARelayWhoseConnectionsBreakBeginsAnew(t *testing.T) {
 	t.Parallel()
-	beside(t, 2, []string{pgTable, mariaDB}, func(t *testing.T, engine string) {
+	beside(t, 2, []string{pgTable, pgSQL, mariaDB}, func(t *testing.T, engine string) {
 		w, p := newWorldOn(t, engine), newPress(t, 1)
 		protocol, look := wire.Postgres, "pg_try_advisory_xact_lock_shared"
 		if engine == mariaDB {
@@ -205,4 +207,41 @@ func TestARelayWhoseConnectionsBreakBeginsAnew(t *testing.T) {
 		v.check(t, true)
 		t.Log(v)
 	})
+}
+
+// TestThroughAPoolerOnlyLeasesTell has two relays publish through PgBouncer for longer
+// than a relay must be missing, while others use its connections. Neither shows that it
+// is present, and neither has to begin anew.
+func TestThroughAPoolerOnlyLeasesTell(t *testing.T) {
+	t.Parallel()
+	beside(t, 2, []string{pgTable, pgSQL}, func(t *testing.T, engine string) {
+		w, p, l := newWorldOn(t, engine), newPress(t, 1), new(logText)
+		pooled := newWorldAt(t, engines.Place{Engine: engine, DSN: throughPgBouncer(t, w.DSN)})
+		for _, name := range []string{"first", "second"} {
+			r := pooled.heir(t, p, l)
+			r.Publisher = newCourier(p.url, name)
+			run(t, r)
+		}
+		startFleet(t, plan{Base: pooled.Place, Role: roleProducer, Seed: newSeed(t), Work: workload{Pause: 20 * time.Millisecond}}, 2)
+		n := 0
+		for begun := time.Now(); p.relays() < 2 || time.Since(begun) < goneTime; n++ {
+			p.await(t, pooled.putSome(t, fmt.Sprintf("a%d-", n), 10))
+		}
+		if text := l.String(); strings.Contains(text, "is gone") || strings.Contains(text, "begins anew") {
+			t.Errorf("the log of relays that show no presence:\n%s", text)
+		}
+	})
+}
+
+// throughPgBouncer returns how a database is reached through the pooler.
+func throughPgBouncer(t testing.TB, dsn string) string {
+	t.Helper()
+	direct, err := url.Parse(dsn)
+	must(t, err)
+	pooled, err := url.Parse(testenv.PgBouncer(t))
+	must(t, err)
+	direct.Host, direct.User = pooled.Host, pooled.User
+	through, err := testenv.WithSettings(direct.String(), "default_query_exec_mode=exec")
+	must(t, err)
+	return through
 }

@@ -26,6 +26,7 @@ const (
 	pgTable = engines.PGStore + " table"
 	pgRows  = engines.PGStore + " rows by log"
 	pgLog   = engines.PGStore + " log only"
+	pgSQL   = engines.SQLPostgres
 	mariaDB = engines.MariaDB
 	sqlite  = engines.SQLite
 )
@@ -82,7 +83,7 @@ func open(p engines.Place) (*world, error) {
 	}
 	if pool.PGX == nil {
 		db := pool.SQL
-		return newWorld(pool, sqlstore.New(db, pool.Dialect, nil), engines.SQL,
+		return newWorld(pool, sqlstore.New(db, pool.Dialect, nil), pool.SQLTx,
 			func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) },
 			func(x *sql.Tx) ending { return ending{x.Commit, x.Rollback} }), nil
 	}

@@ -59,7 +59,7 @@
 // client_encoding must be UTF8, which is checked at the first use. Tests run
 // with pgx. lib/pq has passed them too.
 //
-// The Store keeps nothing in a session, so it works with PgBouncer in
+// The Store needs no session to stay the same, so it works with PgBouncer in
 // transaction mode. With PgBouncer older than 1.21, set pgx's
 // default_query_exec_mode to exec or simple_protocol.
 //
@@ -128,8 +128,9 @@
 // insert.
 //
 // Others learn within three seconds that the process of a relay has ended, by a lock
-// that [Store.AppearRelay] takes: in SQLite on Linux, MySQL and MariaDB. Elsewhere,
-// its leases have to lapse.
+// that [Store.AppearRelay] takes: in SQLite on Linux, MySQL and MariaDB, and in
+// PostgreSQL with package stdlib of pgx and without a pooler. Except in SQLite, each
+// relay keeps a connection of the pool. Elsewhere, its leases have to lapse.
 //
 // In PostgreSQL, the frequent statements of relays run in transactions with
 // settings of their own: no plan that reads a whole table, and for Sent no wait

@@ -39,8 +39,6 @@ type statements struct {
 	wanted    atomic.Bool // byText has a nil
 	preparing sync.Mutex
 	gain      atomic.Int32 // a gain
-
-	relays atomic.Int32 // that keep a connection of the pool
 }
 
 // reading is a query in a transaction. A connection has a statement only once,

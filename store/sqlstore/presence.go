@@ -3,14 +3,12 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"fmt"
-	"strings"
+	"reflect"
 	"sync"
 
-	"github.com/effectively-once/once/internal/presence"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/publishing"
 	"github.com/effectively-once/once/store/sqlschema/sqltx"
 )
 
@@ -18,9 +16,15 @@ import (
 //
 // In SQLite on Linux, it locks a byte of a file beside the database, whose name ends
 // in -relays. In MySQL and MariaDB, it holds GET_LOCK on a connection of the pool
-// that it keeps. It returns nil for a database in memory or of another kind, for
-// Galera, whose nodes do not see each other's locks, and if the pool would have
-// fewer than four connections for each relay.
+// that it keeps, and in PostgreSQL with package stdlib of pgx an advisory lock. It
+// returns nil
+//
+//   - for a database in memory, and for SQL Server,
+//   - with other drivers of PostgreSQL, or one that hides pgx: only pgx tells which
+//     process the server named, and so whether there is a pooler between,
+//   - through a pooler, such as PgBouncer, and for Galera, whose nodes do not see each
+//     other's locks,
+//   - if the pool would have fewer than four connections for each relay.
 func (s *Store) AppearRelay(ctx context.Context) (store.Present, error) {
 	if err := s.ready(ctx, s.pool); err != nil {
 		return nil, err
@@ -28,7 +32,7 @@ func (s *Store) AppearRelay(ctx context.Context) (store.Present, error) {
 	switch s.dialect {
 	case sqlschema.SQLite:
 		return s.appearInFile(ctx)
-	case sqlschema.MySQL:
+	case sqlschema.MySQL, sqlschema.PostgreSQL:
 		return s.appearInSession(ctx)
 	}
 	return nil, nil
@@ -47,10 +51,27 @@ func (s *Store) appearInFile(ctx context.Context) (store.Present, error) {
 // keeps one.
 const connectionsPerRelay = 4
 
+// keepers is the number of relays that keep a connection of a pool.
+var keepers = struct {
+	sync.Mutex
+	of map[*sql.DB]int
+}{of: make(map[*sql.DB]int)}
+
+// keep changes the number of relays that keep a connection, and returns it.
+func keep(pool *sql.DB, by int) (relays int) {
+	keepers.Lock()
+	defer keepers.Unlock()
+	relays = keepers.of[pool] + by
+	if keepers.of[pool] = relays; relays == 0 {
+		delete(keepers.of, pool)
+	}
+	return relays
+}
+
 func (s *Store) appearInSession(ctx context.Context) (store.Present, error) {
-	relays := s.prepared.relays.Add(1)
+	relays := keep(s.pool, 1)
 	p := &session{store: s}
-	if most := s.pool.Stats().MaxOpenConnections; most > 0 && int(relays)*connectionsPerRelay > most {
+	if most := s.pool.Stats().MaxOpenConnections; most > 0 && relays*connectionsPerRelay > most {
 		p.Close()
 		return nil, nil
 	}
@@ -62,98 +83,86 @@ func (s *Store) appearInSession(ctx context.Context) (store.Present, error) {
 	return p, nil
 }
 
-// session is the presence of a relay that holds a lock in MySQL, on a connection
-// that it keeps. The lock ends with the connection.
+// session is the presence of a relay that holds a lock of the server, on a
+// connection that it keeps. The lock ends with the connection.
 type session struct {
+	sessionLock
 	store *Store
 	conn  *sql.Conn
-	place presence.Place
-	id    [16]byte
 	close sync.Once
 }
 
-// placeSQL returns what tells a running server, which has the lock in its memory,
-// from others, and what tells a node of Galera.
-const placeSQL = `SHOW GLOBAL VARIABLES WHERE Variable_name IN
-	('hostname', 'port', 'datadir', 'server_id', 'server_uuid', 'server_uid', 'wsrep_on', 'wsrep_provider')`
+type sessionLock interface {
+	ID() [16]byte
+	Look(ctx context.Context, others [][16]byte) (missing [][16]byte, err error)
+}
 
 // lock takes the lock of a new relay, and reports whether others see it.
 func (p *session) lock(ctx context.Context) (seen bool, err error) {
 	if p.conn, err = p.store.pool.Conn(ctx); err != nil {
 		return false, err
 	}
-	galera, err := p.ask(ctx)
-	if err != nil || galera {
-		return false, err
+	if p.store.dialect == sqlschema.MySQL {
+		l := &mysqlLock{conn: p.conn}
+		p.sessionLock = l
+		return l.take(ctx, p.store.pool)
 	}
-	var locked, other sql.NullBool
-	err = p.conn.QueryRowContext(ctx, "SELECT GET_LOCK("+lockName(p.id)+", 0)").Scan(&locked)
-	if err != nil || !locked.Bool {
-		return false, err
+	l, err := publishing.LockRelay(ctx, sqltx.Querier{DB: p.conn}, sqltx.Querier{DB: p.store.pool}, serverProcess(p.conn))
+	if l != nil {
+		p.sessionLock = l
 	}
-	err = p.store.pool.QueryRowContext(ctx, "SELECT IS_FREE_LOCK("+lockName(p.id)+")").Scan(&other)
-	return err == nil && other.Valid && !other.Bool, err
+	return l != nil, err
 }
 
-// ask sets the place and the ID.
-func (p *session) ask(ctx context.Context) (galera bool, err error) {
-	rows, err := p.conn.QueryContext(ctx, placeSQL)
-	if err != nil {
-		return false, err
-	}
-	defer rows.Close()
-	properties := []string{"mysql"}
-	for rows.Next() {
-		var name, value string
-		if err := rows.Scan(&name, &value); err != nil {
-			return false, err
+// serverProcess returns the process that a PostgreSQL server named when the
+// connection began, or 0 if the driver does not tell. Package stdlib of pgx, which
+// is not imported here, does: by Conn().PgConn().PID().
+func serverProcess(conn *sql.Conn) (pid uint32) {
+	_ = conn.Raw(func(driverConn any) error {
+		pgx := onlyResult(reflect.ValueOf(driverConn).MethodByName("Conn"))
+		if !pgx.IsValid() {
+			return nil
 		}
-		name = strings.ToLower(name)
-		galera = galera || name == "wsrep_on" && value != "OFF" || name == "wsrep_provider" && value != "" && value != "none"
-		properties = append(properties, name+"="+value)
-	}
-	p.place = presence.PlaceOf(properties...)
-	p.id = p.place.NewID()
-	return galera, rows.Err()
+		server := onlyResult(pgx.MethodByName("PgConn"))
+		if !server.IsValid() {
+			return nil
+		}
+		if named, ok := server.Interface().(interface{ PID() uint32 }); ok {
+			pid = named.PID()
+		}
+		return nil
+	})
+	return pid
 }
 
-// lockName returns the name of a relay's lock, in quotes.
-func lockName(id [16]byte) string { return fmt.Sprintf("'once-relay-%x'", id) }
-
-func (p *session) ID() [16]byte { return p.id }
+// onlyResult calls a method that has no parameters, and returns its result. That is
+// not valid if there is no such method, or if it returns another kind than a pointer.
+func onlyResult(method reflect.Value) (result reflect.Value) {
+	if !method.IsValid() || method.Type().NumIn() > 0 || method.Type().NumOut() != 1 {
+		return result
+	}
+	if result = method.Call(nil)[0]; result.Kind() != reflect.Pointer || result.IsNil() {
+		return reflect.Value{}
+	}
+	return result
+}
 
 func (p *session) Look(ctx context.Context, others [][16]byte) (missing [][16]byte, err error) {
-	query := "SELECT IS_USED_LOCK(" + lockName(p.id) + ") = CONNECTION_ID()"
-	var here sql.NullBool
-	answers := []any{&here}
-	var of [][16]byte
-	for _, id := range others {
-		if p.place.Has(id) && id != p.id {
-			query += ", IS_FREE_LOCK(" + lockName(id) + ")"
-			answers, of = append(answers, new(sql.NullBool)), append(of, id)
-		}
-	}
-	if err := p.conn.QueryRowContext(ctx, query).Scan(answers...); err != nil {
-		return nil, p.store.explain(err)
-	}
-	if !here.Bool {
-		return nil, errors.New("once: the server has ended the lock of the relay")
-	}
-	for i, id := range of {
-		if free := answers[i+1].(*sql.NullBool); free.Valid && free.Bool {
-			missing = append(missing, id)
-		}
-	}
-	return missing, nil
+	missing, err = p.sessionLock.Look(ctx, others)
+	return missing, p.store.explain(err)
 }
 
-// Close closes the connection to the server, which ends the lock.
+// Close closes the connection to the server, which ends the lock. A driver that has
+// a pool of its own may keep a connection that is closed, as pgx does after
+// OpenDBFromPool.
 func (p *session) Close() {
 	p.close.Do(func() {
+		if l, ok := p.sessionLock.(*publishing.RelayLock); ok {
+			l.End()
+		}
 		if p.conn != nil {
 			sqltx.Discard(p.conn)
-			_ = p.conn.Close()
 		}
-		p.store.prepared.relays.Add(-1)
+		keep(p.store.pool, -1)
 	})
 }

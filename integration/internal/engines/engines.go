@@ -21,9 +21,10 @@ import (
 
 // The names of the engines in the output. That of the first may have a suffix.
 const (
-	PGStore = "pgstore"
-	MariaDB = "mariadb"
-	SQLite  = "sqlite"
+	PGStore     = "pgstore"
+	SQLPostgres = engine.Postgres // sqlstore on pgx's driver for database/sql
+	MariaDB     = "mariadb"
+	SQLite      = "sqlite"
 )
 
 // Place tells a process which database to use.
@@ -59,6 +60,8 @@ func (p Place) Open(connections int) (*Pool, error) {
 	switch {
 	case p.Postgres():
 		return p.openPGX(connections)
+	case p.Engine == SQLPostgres:
+		return p.openSQL("pgx", sqlstore.PostgreSQL, connections)
 	case p.Engine == MariaDB:
 		return p.openSQL("mysql", sqlstore.MySQL, connections)
 	}
@@ -108,7 +111,7 @@ func (p *Pool) Exec(t testing.TB, statement string, args ...any) {
 // Spelled replaces the question marks in a statement by the parameters of the
 // engine.
 func (p Place) Spelled(statement string) string {
-	if p.Postgres() {
+	if p.Postgres() || p.Engine == SQLPostgres {
 		return numbered(statement)
 	}
 	return statement
@@ -140,18 +143,18 @@ func PGX(ctx context.Context, tx pgx.Tx) Tx {
 	}
 }
 
-// SQL returns a transaction of database/sql.
-func SQL(ctx context.Context, tx *sql.Tx) Tx {
+// SQLTx returns a transaction of database/sql.
+func (p Place) SQLTx(ctx context.Context, tx *sql.Tx) Tx {
 	return Tx{
 		Exec: func(statement string, args ...any) (int64, error) {
-			done, err := tx.ExecContext(ctx, statement, args...)
+			done, err := tx.ExecContext(ctx, p.Spelled(statement), args...)
 			if err != nil {
 				return 0, err
 			}
 			return done.RowsAffected()
 		},
 		Ask: func(to *int64, statement string, args ...any) error {
-			return tx.QueryRowContext(ctx, statement, args...).Scan(to)
+			return tx.QueryRowContext(ctx, p.Spelled(statement), args...).Scan(to)
 		},
 	}
 }
