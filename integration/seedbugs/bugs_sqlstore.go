@@ -210,4 +210,12 @@ var sqlstoreBugs = []Bug{
 		New:  "mode = 'ShareLock' AND false",
 		Test: onEngine("^TestAPoolerFreesNoLanes$"),
 	},
+	{
+		Name: "presence-that-cannot-look",
+		Why:  "a relay whose role may not read pg_locks begins anew once a minute, and stops publishing meanwhile",
+		File: "store/sqlschema/publishing/presence.go",
+		Old:  "	if err == nil && seen {\n",
+		New:  "	if err != nil && seen {\n",
+		Test: onEngine("^TestNoRelayAppearsThatCannotLook$"),
+	},
 }

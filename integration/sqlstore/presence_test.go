@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"net/url"
 	"os"
 	"runtime"
 	"testing"
@@ -172,6 +173,31 @@ func TestNoRelayAppearsUnlessItsSessionIsKnown(t *testing.T) {
 			t.Errorf("a relay appeared through PgBouncer: %s", mode)
 		}
 	}
+}
+
+// A relay that could not look would have to begin anew again and again.
+func TestNoRelayAppearsThatCannotLook(t *testing.T) {
+	admin := open(t, "pgx", testenv.Postgres(t))
+	testenv.CheckPostgres(t, asker(admin))
+	database, role := unique(), unique()
+	at := withDatabase(t, testenv.Postgres(t), database)
+	mustExec(t, admin, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'")
+	t.Cleanup(func() { mustExec(t, admin, "DROP ROLE "+role) })
+	mustExec(t, admin, "CREATE DATABASE "+database+" OWNER "+role)
+	t.Cleanup(func() { mustExec(t, admin, "DROP DATABASE "+database+" WITH (FORCE)") })
+	mustExec(t, open(t, "pgx", at), "REVOKE SELECT ON pg_locks FROM PUBLIC")
+	u, err := url.Parse(at)
+	must(t, err)
+	u.User = url.UserPassword(role, "secret")
+	s := sqlstore.New(open(t, "pgx", u.String()), sqlstore.PostgreSQL, nil)
+	must(t, s.Migrate(t.Context()))
+	p, err := s.AppearRelay(t.Context())
+	if err != nil {
+		return
+	}
+	defer p.Close()
+	_, err = p.Look(t.Context(), nil)
+	t.Errorf("a relay appeared, and its Look returns %v", err)
 }
 
 // With each protocol of pgx, also on a pool of its own, whose connections keep their

@@ -71,6 +71,9 @@ func LockRelay(ctx context.Context, conn, pool sqlschema.Querier, told uint32) (
 	if err == nil && locked {
 		err = ask(ctx, pool, lockedSQL, number, &seen)
 	}
+	if err == nil && seen {
+		_, err = l.Look(ctx, nil) // for which the role may lack a right
+	}
 	if err != nil || !seen {
 		l.End()
 		return nil, err
