@@ -104,7 +104,9 @@ func (o *options) runAgain(ctx context.Context, l *ledger, at *room, say func(fo
 	}
 }
 
-// run repeats a suspect, and returns the result if it passed.
+// run repeats a suspect, and returns the result if it passed. If only tests above
+// it fail, which may count what all their subtests have done, the one that has the
+// others below it is repeated whole: it may have ended early the first time.
 func (s suspect) run(ctx context.Context, o *options, at *room) *packageResult {
 	alone, b := *o, &batch{dir: s.pkg.batch.dir, apart: s.pkg.batch.apart, packages: []pkg{s.pkg.pkg}}
 	if s.test != nil {
@@ -114,27 +116,22 @@ func (s suspect) run(ctx context.Context, o *options, at *room) *packageResult {
 	runAll(ctx, &alone, []*batch{b}, at, func(e event) { l.add(e) }, func() {})
 	l.close(ctx.Err() != nil)
 	again := l.packages[0]
-	if !l.failed() && (s.test == nil || again.passed(s.test)) || s.test != nil && len(l.troubles) == 0 && again.passedBelow(s.test) {
+	switch {
+	case s.test == nil && !l.failed():
 		return again
+	case s.test == nil || !again.passed(s.test):
+		return nil
+	case !l.failed():
+		return again
+	}
+	if above := again.culprits(); len(above) > 0 && s.test.isBelow(above[0]) { // they are in the order of their names
+		return suspect{s.pkg, above[0]}.run(ctx, o, at)
 	}
 	return nil
 }
 
 func (p *packageResult) passed(t *tested) bool {
 	return p.results[t.name] != nil && p.results[t.name].state == passed
-}
-
-// passedBelow reports whether a test passed and only tests above it failed.
-// They may count what their subtests have done, of which one has run. Where all
-// ran, they had nothing to say, or they would be suspects. A race is new.
-func (p *packageResult) passedBelow(t *tested) bool {
-	if p.build != "" || !p.ended() || !p.passed(t) {
-		return false
-	}
-	culprits := p.culprits()
-	return len(culprits) > 0 && !slices.ContainsFunc(culprits, func(c *tested) bool {
-		return !t.isBelow(c) || strings.Contains(strings.Join(c.output, ""), "race detected")
-	})
 }
 
 // forgive replaces the failure of a suspect by a later result.
