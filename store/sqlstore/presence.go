@@ -24,7 +24,8 @@ import (
 //     process the server named, and so whether there is a pooler between,
 //   - through a pooler, such as PgBouncer, and for Galera, whose nodes do not see each
 //     other's locks,
-//   - if the pool would have fewer than four connections for each relay.
+//   - if the pool would have fewer than four connections for each relay. Only
+//     SetMaxOpenConns tells how many it has: call it after OpenDBFromPool of pgx.
 func (s *Store) AppearRelay(ctx context.Context) (store.Present, error) {
 	if err := s.ready(ctx, s.pool); err != nil {
 		return nil, err
