@@ -153,7 +153,7 @@ func TestAnOutageParksNothing(t *testing.T) {
 				}
 				if processes == 1 { // sessions of a queue compete
 					inOrderOfKeys(t, ms, dep.through)
-					if cs[0].Stats.Down.Load() != 0 {
+					if !sleepUntil(time.Second, func() bool { return cs[0].Stats.Down.Load() == 0 }) { // it is said after the commit
 						t.Error("the topic is still down")
 					}
 				}

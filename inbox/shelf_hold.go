@@ -153,6 +153,8 @@ func (h *shelfHold) isLost() bool {
 
 var errRenewing = errors.New("inbox: another renewal is in progress")
 
+var errChangedByOthers = fmt.Errorf("%w: somebody else has changed the message", once.ErrLeaseLost)
+
 // Extend renews the lease, for package lease.
 func (h *shelfHold) Extend(ctx context.Context) (final bool, err error) {
 	if !h.turn.TryTake() {
@@ -192,18 +194,14 @@ func (h *shelfHold) Extend(ctx context.Context) (final bool, err error) {
 
 // find returns the row with its Version after a renewal whose reply was lost.
 func (h *shelfHold) find(ctx context.Context, row store.Shelved) (store.Shelved, error) {
-	q := store.ShelfQuery{Consumer: row.Consumer, IDs: []string{row.Message.ID}, Limit: 10, Bodiless: true}
-	found, err := h.worker.shelf.Shelved(ctx, q)
-	if err != nil {
-		return row, err
+	found, err := h.worker.find(ctx, row)
+	if err == nil && found.Reason != row.Reason { // which names this worker
+		err = errChangedByOthers
 	}
-	for _, m := range found {
-		if m.Seq == row.Seq && m.State == store.Waiting && m.Reason == row.Reason { // which names this worker
-			row.Version = m.Version
-			return row, nil
-		}
+	if err == nil {
+		row.Version = found.Version
 	}
-	return row, fmt.Errorf("%w: somebody else has changed the message", once.ErrLeaseLost)
+	return row, err
 }
 
 // Lost reports that the lease is not renewed any more, for package lease.

@@ -262,3 +262,36 @@ func TestALongTransactionOnASnapshotIsRepeatedOnce(t *testing.T) {
 		}
 	})
 }
+
+// Each attempt is counted by a write of which the process hears nothing. No handler
+// has run, so none of these attempts counts, whichever process makes the next one.
+func TestAnAttemptOnTheShelfThatCouldNotBeginIsNotCounted(t *testing.T) {
+	for name, lost := range map[string]func(context.Context) error{
+		"an error": func(context.Context) error { return errors.New("connection reset") },
+		"silence":  func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inAndBesideTransactions(t, func(t *testing.T, b *bench, beside bool) {
+				var begun atomic.Int64
+				for range 2 {
+					m := b.machine()
+					m.change = func(ctx context.Context, s store.Shelved) error {
+						err := b.store.Change(ctx, s)
+						if err == nil && strings.HasPrefix(s.Reason, "begun, ") && begun.Add(1) <= 7 {
+							return lost(ctx)
+						}
+						return err
+					}
+					c := m.consumer(b, beside, func(context.Context) error { return nil })
+					c.Retry.Attempts = 3
+					start(t, c)
+				}
+				b.putOnShelf("m0")
+				sleepUntil(5*time.Minute, func() bool { return b.count("m0") == 1 || len(b.onTheShelf(store.Parked)) > 0 })
+				if b.count("m0") != 1 || begun.Load() < 8 {
+					t.Errorf("%d effects after %d attempts, on the shelf: %+v", b.count("m0"), begun.Load(), b.onTheShelf())
+				}
+			})
+		})
+	}
+}

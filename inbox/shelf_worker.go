@@ -9,6 +9,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/lease"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
@@ -198,7 +199,7 @@ func (w *shelfWorker) attempt(ctx context.Context, m store.Shelved, probe bool) 
 	}
 	defer unlock()
 	m.Reason, hold.written = neverEndedReason(w.holder, reason), time.Now()
-	if !w.change(ctx, &m) {
+	if !w.begin(ctx, hold, &m) {
 		return false
 	}
 	hold.row, m.Reason = m, reason
@@ -212,6 +213,60 @@ func (w *shelfWorker) attempt(ctx context.Context, m store.Shelved, probe bool) 
 	}
 	observed.set(0, w.try(ctx, it, m))
 	return true
+}
+
+// begin counts an attempt. If it cannot, or does not hear that it could, none begins.
+func (w *shelfWorker) begin(ctx context.Context, hold *shelfHold, m *store.Shelved) bool {
+	err := w.write(ctx, m, max(hold.length-findTime, findTime)) // which leaves time to take it back
+	if err != nil && !errors.Is(err, once.ErrLeaseLost) {
+		w.takeBack(ctx, hold, *m)
+	}
+	return err == nil
+}
+
+// takeBack writes a row as it was before an attempt that did not begin, so that the
+// attempt does not count, whether its row is written, will be, or is not. After the
+// lease, others have the message.
+func (w *shelfWorker) takeBack(ctx context.Context, hold *shelfHold, m store.Shelved) {
+	back := m
+	back.Attempts, back.Due, back.Reason = m.Attempts-1, storePause, hold.was
+	for time.Since(hold.written) < hold.length {
+		if w.writeBack(ctx, m, &back) || backoff.Sleep(ctx, storePause) != nil {
+			return
+		}
+	}
+}
+
+// writeBack makes a row what it was before a change of which it is not known whether
+// it was written. It reports false if that is to be tried again.
+func (w *shelfWorker) writeBack(ctx context.Context, changed store.Shelved, back *store.Shelved) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), findTime)
+	defer cancel()
+	found, err := w.find(ctx, changed)
+	if err != nil {
+		return errors.Is(err, once.ErrLeaseLost)
+	}
+	if found.Version != changed.Version-1 && (found.Version != changed.Version || found.Reason != changed.Reason) {
+		return true // others have changed it
+	}
+	back.Version = found.Version
+	err = w.write(ctx, back, findTime)
+	return err == nil || errors.Is(err, once.ErrLeaseLost)
+}
+
+// find returns the row of a message that waits, without its body.
+func (w *shelfWorker) find(ctx context.Context, row store.Shelved) (store.Shelved, error) {
+	q := store.ShelfQuery{Consumer: row.Consumer, IDs: []string{row.Message.ID}, Limit: 10, Bodiless: true}
+	found, err := w.shelf.Shelved(ctx, q)
+	if err != nil {
+		return row, err
+	}
+	for _, m := range found {
+		if m.Seq == row.Seq && m.State == store.Waiting {
+			return m, nil
+		}
+	}
+	return row, errChangedByOthers
 }
 
 // itemOf returns the item of a message on the shelf.
@@ -369,12 +424,16 @@ func (w *shelfWorker) parkShelved(ctx context.Context, it *item, m store.Shelved
 // was read. The Reason must be short, or as it was read: a sealed reason that
 // could not be opened is longer, and cutting it would destroy it.
 func (w *shelfWorker) change(ctx context.Context, m *store.Shelved) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+	return w.write(ctx, m, storeTime) == nil
+}
+
+func (w *shelfWorker) write(ctx context.Context, m *store.Shelved, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	err := w.shelf.Change(ctx, *m)
 	m.Version++
 	if err != nil && !errors.Is(err, once.ErrLeaseLost) {
 		w.logger.WarnContext(ctx, "inbox: a message on the shelf could not be changed", logs.Spaced(""), "message", m.Message.ID, "error", err)
 	}
-	return err == nil
+	return err
 }

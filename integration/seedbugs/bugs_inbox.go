@@ -187,6 +187,14 @@ var inboxBugs = []Bug{
 		Test: Test{"./inbox", "^TestAPositionParksAKeyThatFollowsItsMessage$"},
 	},
 	{
+		Name: "a-count-on-the-shelf-without-a-reply-stays",
+		Why:  "a message is parked for attempts that never began, because the replies of the store were lost",
+		File: "inbox/shelf_worker.go",
+		Old:  "		w.takeBack(ctx, hold, *m)\n",
+		New:  "		_ = hold\n",
+		Test: Test{"./inbox", "^TestAnAttemptOnTheShelfThatCouldNotBeginIsNotCounted$"},
+	},
+	{
 		Name: "a-discard-that-ended-is-not-completed",
 		Why:  "the key of a message that was discarded stays parked for ever, and no command finds it",
 		File: "inbox/admin.go",
