@@ -217,7 +217,7 @@ func (w *shelfWorker) attempt(ctx context.Context, m store.Shelved, probe bool) 
 
 // begin counts an attempt. If it cannot, or does not hear that it could, none begins.
 func (w *shelfWorker) begin(ctx context.Context, hold *shelfHold, m *store.Shelved) bool {
-	err := w.write(ctx, m, max(hold.length-findTime, findTime)) // which leaves time to take it back
+	err := w.write(ctx, m, min(storeTime, max(hold.length-findTime, findTime))) // which leaves time to take it back
 	if err != nil && !errors.Is(err, once.ErrLeaseLost) {
 		w.takeBack(ctx, hold, *m)
 	}
