@@ -113,7 +113,7 @@ soak:
 	env CGO_ENABLED=0 GOFLAGS=-trimpath ONCE_SOAK=$(SOAK) $(GO) test -vet=off -v -count=1 -timeout 0 -run WorldsKeepTheLaws ./integration/world
 	$(GO) run ./integration/cmd/servers -only postgres,mariadb,pgbouncer,rabbitmq,redis,azurite -- \
 		$(GO) run ./integration/cmd/seedbugs
-	$(MAKE) test-postgres test-galera test-kafka test-sqs
+	$(MAKE) test-postgres test-dynamodb test-galera test-kafka test-sqs
 	ONCE_SOAK=$(SOAK) $(MAKE) test-rabbitmq test-models
 
 # All modules of VERSION, such as v0.1.0: commits, tags, and the proof that users can get them. Pushes nothing.
