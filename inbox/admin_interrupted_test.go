@@ -346,7 +346,8 @@ func followsDecision(t *testing.T, b *bench, handler, decision string, early boo
 	}
 	await(t, "an outcome", func() bool {
 		rec, err := b.store.Get(t.Context(), key)
-		return err == nil && rec.Status == once.Done && len(b.onTheShelf(store.Waiting)) == 0 && (handler == "Checkpoint" || len(b.broker.Messages("orders")) == 0)
+		return err == nil && rec.Status == once.Done && len(b.onTheShelf(store.Waiting)) == 0 &&
+			(handler == "Checkpoint" || len(b.broker.Messages("orders")) == 0)
 	})
 	open := b.onTheShelf(store.Parked)
 	if want := map[string]int64{"discard": 0, "replay": 1, "interrupted replay": 1}[decision]; done.Load() != want || len(open) > 0 {
