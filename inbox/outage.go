@@ -49,11 +49,10 @@ type outages struct {
 	changed chan struct{} // has an element when there is something to report
 
 	mu         sync.Mutex
-	earlier    map[string]time.Time // when outages began that were reported before this run
-	recovered  map[string]bool      // those of them that are over
-	through    int64                // messages that got through
-	all        *topicState          // down if nothing gets through, of whatever topic
-	failing    map[string]bool      // topics whose messages failed since anything got through, and not before that
+	earlier    map[string]bool // topics of outages that others have reported, or earlier runs
+	through    int64           // messages that got through
+	all        *topicState     // down if nothing gets through, of whatever topic
+	failing    map[string]bool // topics whose messages failed since anything got through, and not before that
 	topics     map[string]*topicState
 	dropAt     int                // so many topics are too many
 	suspects   map[[16]byte]int64 // how many had got through when a message first failed
@@ -65,6 +64,7 @@ type outages struct {
 type topicState struct {
 	name    string
 	passed  int64             // how many had got through when one of the topic did last
+	lately  time.Time         // when that was
 	failing map[[16]byte]bool // messages that failed since one got through, and not before that
 
 	down     bool
@@ -79,7 +79,7 @@ func newOutages(c *Consumer, logger *slog.Logger) *outages {
 	return &outages{limit: c.Retry.Outage, logger: logger, down: &c.Stats.Down,
 		changed: make(chan struct{}, 1), all: &topicState{name: AllTopics}, failing: make(map[string]bool),
 		topics: make(map[string]*topicState), dropAt: topicsLimit, suspects: make(map[[16]byte]int64),
-		interested: make(map[int]func()), recovered: make(map[string]bool)}
+		interested: make(map[int]func()), earlier: make(map[string]bool)}
 }
 
 // admission says whether a message may be tried now.
@@ -103,9 +103,17 @@ func (o *outages) admit(topic string) (admission, time.Duration) {
 	if wait := time.Until(t.next); wait > 0 {
 		return held, wait
 	}
+	if t.isIdle() { // what has been down meanwhile is not known
+		t.since = time.Now()
+		o.report()
+	}
 	t.next = time.Now().Add(probeTime)
 	return asProbe, 0
 }
+
+// isIdle reports whether no message has been tried for a while, although one could
+// be: others have handled those that waited for this topic.
+func (t *topicState) isIdle() bool { return time.Since(t.next) > OutageShown }
 
 // nextProbe returns how long it is until a message of a topic that is down may be
 // tried; 0 if none is down.
@@ -182,7 +190,8 @@ func (o *outages) passed(ctx context.Context, it *item) {
 	o.mu.Lock()
 	t := o.topic(it.Message.Topic)
 	o.through++
-	t.passed = o.through
+	t.passed, t.lately = o.through, time.Now()
+	o.all.lately = t.lately
 	if len(o.suspects) > 0 {
 		delete(o.suspects, digest(it.Message))
 	}
@@ -194,9 +203,8 @@ func (o *outages) passed(ctx context.Context, it *item) {
 	}
 	var over []ended
 	for _, d := range []*topicState{t, o.all} {
-		if _, was := o.earlier[d.name]; was { // until another process says that it is down
+		if o.earlier[d.name] {
 			delete(o.earlier, d.name)
-			o.recovered[d.name] = true
 			o.report()
 		}
 		if d.down {
@@ -334,11 +342,8 @@ func (o *outages) blames(it *item, attempts int) bool {
 	if o.isSuspect(digest(it.Message), t) {
 		return true
 	}
-	since, lasts := o.earlier[t.name]
-	if d := o.downState(t.name); d != nil {
-		since, lasts = d.since, true
-	}
-	return lasts && time.Since(since) >= o.limit
+	d := o.downState(t.name)
+	return d != nil && time.Since(d.since) >= o.limit
 }
 
 // outageNews is what the log is told about a topic.
@@ -412,9 +417,6 @@ func (o *outages) firstFailure(id [16]byte) int64 {
 // begin notes that nothing of a topic gets through.
 func (o *outages) begin(t *topicState, err error) outageNews {
 	t.down, t.since, t.begun, t.reason = true, time.Now(), o.through, whyOf(err)
-	if since, was := o.earlier[t.name]; was {
-		t.since = since
-	}
 	t.distance = &backoff.Backoff{First: probeFirst, Limit: probeLimit}
 	o.wait(t, err)
 	o.down.Add(1)

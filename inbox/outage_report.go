@@ -62,7 +62,7 @@ func outagesIn(s once.Store, rec once.Record, lately time.Duration) (all []Outag
 func (e *env) reportOutages(ctx context.Context) {
 	if rec, err := e.store.Get(ctx, outageKey(e.keys)); err == nil {
 		e.endNote(ctx, rec)
-		e.outages.goOn(outagesIn(e.store, rec, outageKept))
+		e.outages.goOn(outagesIn(e.store, rec, outageKept), rec.Created.Add(rec.Age))
 	}
 	own := make(map[string]bool) // topics that this run has reported
 	pause := &backoff.Backoff{First: storePause, Limit: outageEvery}
@@ -95,10 +95,11 @@ func (e *env) reportOnce(ctx context.Context, own map[string]bool) error {
 	key := outageKey(e.keys)
 	now := make(map[string]bool)
 	err := e.note(ctx, key, outageKept, func(was once.Record, at time.Time) string {
-		mine, recovered := e.outages.list(at)
 		all := outagesIn(e.store, was, outageKept)
+		over := e.outages.goOn(all, at)
+		mine := e.outages.list(at)
 		all = slices.DeleteFunc(all, func(o Outage) bool {
-			return own[o.Topic] || recovered[o.Topic] || slices.ContainsFunc(mine, func(m Outage) bool { return m.Topic == o.Topic })
+			return own[o.Topic] || over[o.Topic] || slices.ContainsFunc(mine, func(m Outage) bool { return m.Topic == o.Topic })
 		})
 		all = append(all, mine...)
 		slices.SortFunc(all, func(a, b Outage) int { return cmp.Compare(a.Topic, b.Topic) })
@@ -122,34 +123,43 @@ func (e *env) reportOnce(ctx context.Context, own map[string]bool) error {
 	return nil
 }
 
-// list returns the topics that are down, with their times by the clock of the
-// store, and those that were before this run and are no longer.
-func (o *outages) list(now time.Time) (all []Outage, recovered map[string]bool) {
+// list returns the topics that are down and whose messages are tried, with their
+// times by the clock of the store.
+func (o *outages) list(now time.Time) (all []Outage) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	recovered = maps.Clone(o.recovered)
 	for _, t := range append(slices.Collect(maps.Values(o.topics)), o.all) {
-		if t.down {
+		if t.down && !t.isIdle() {
 			reason := name.Reason(t.reason)
 			all = append(all, Outage{t.name, now.Add(-time.Since(t.since)), now, reason[:min(len(reason), outageReason)]})
 		}
 	}
-	return all, recovered
+	return all
 }
 
-// goOn has outages begin when they did for an earlier run, or another process.
-func (o *outages) goOn(earlier []Outage) {
+// goOn has outages begin when they did for an earlier run, or another process. It
+// returns the topics of those that are over, because something got through here
+// after they were last seen. They are those of a report, which is read again
+// whenever an outage begins or ends here: others may have found that one is over. at
+// is now, by the clock of the store.
+func (o *outages) goOn(reported []Outage, at time.Time) (over map[string]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.earlier = make(map[string]time.Time)
-	for _, was := range earlier {
-		o.earlier[was.Topic] = was.Since
+	over = make(map[string]bool)
+	for _, was := range reported {
 		t := o.topics[was.Topic]
 		if was.Topic == AllTopics {
 			t = o.all
 		}
-		if t != nil && t.down {
-			t.since = was.Since
+		since, seen := time.Now().Add(-at.Sub(was.Since)), time.Now().Add(-at.Sub(was.Seen))
+		switch {
+		case t != nil && t.lately.After(seen):
+			over[was.Topic] = true
+		case t == nil || !t.down:
+			o.earlier[was.Topic] = true
+		case since.Before(t.since) && !t.lately.After(since) && time.Since(seen) <= OutageShown:
+			t.since = since
 		}
 	}
+	return over
 }

@@ -262,8 +262,8 @@ var inboxBugs = []Bug{
 		Name: "attempts-used-up-elsewhere-accuse",
 		Why:  "a message whose attempts an outage used up in a process that died is parked before it is tried",
 		File: "inbox/outage.go",
-		Old:  "	return lasts && time.Since(since) >= o.limit",
-		New:  "	return !lasts || time.Since(since) >= o.limit",
+		Old:  "	return d != nil && time.Since(d.since) >= o.limit",
+		New:  "	return d == nil || time.Since(d.since) >= o.limit",
 		Test: Test{"./inbox", "^TestAttemptsThatAreUsedUpAccuseNobodyAlone$"},
 	},
 	{

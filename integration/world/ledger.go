@@ -2,7 +2,6 @@ package world
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -272,21 +271,40 @@ func (l *ledger) mustFail(id, consumer string, times int) bool {
 
 // failures returns the attempts at a message that count against it, which was
 // parked at a time. Those in an outage count too if others of its topic were
-// handled meanwhile, as a consumer then blames the message, or if its process was
-// killed, as nobody can tell it from a message that does that.
-func (l *ledger) failures(id, consumer string, parked time.Time) int {
+// handled meanwhile, as a consumer then blames the message, if nothing of its topic
+// was handled for longer than the consumer waits, perhaps because of poison, or if
+// its process was killed, as nobody can tell it from a message that does that.
+func (l *ledger) failures(id, consumer string, parked time.Time, outage time.Duration) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.letters[id]
 	h := m.at[consumer]
 	n := h.failed - min(h.done, 1)
-	passed := slices.ContainsFunc(l.through[route{consumer, m.topic}], func(at time.Time) bool {
-		return at.After(h.began) && at.Before(parked)
-	})
-	if passed || h.killed > 0 {
+	last, since := l.quiet(consumer, m.topic, parked)
+	if last.After(h.began) || parked.Sub(since) >= outage || h.killed > 0 {
 		n += h.excused
 	}
 	return n
+}
+
+// quiet returns when a message of a topic was last handled before a time, and since
+// when its messages have failed. Its caller holds mu.
+func (l *ledger) quiet(consumer, topic string, before time.Time) (last, failing time.Time) {
+	for _, at := range l.through[route{consumer, topic}] {
+		if at.Before(before) && at.After(last) {
+			last = at
+		}
+	}
+	failing = before
+	for _, m := range l.order {
+		if began := m.at[consumer].began; m.topic == topic && !began.IsZero() && began.Before(failing) {
+			failing = began
+		}
+	}
+	if last.After(failing) {
+		failing = last
+	}
+	return last, failing
 }
 
 // refusals returns the attempts to publish a message that count against it.

@@ -185,7 +185,7 @@ func (m *mail) judgeBlame(s store.Shelved, consumer string) {
 	if !m.ledger.looksFirst(s) {
 		return
 	}
-	failed, lost := m.ledger.failures(s.Message.ID, consumer, s.Updated), m.FaultsAbout(consumer, s.Message.ID)
+	failed, lost := m.ledger.failures(s.Message.ID, consumer, s.Updated, m.Outage), m.FaultsAbout(consumer, s.Message.ID)
 	if failed+lost < m.Attempts {
 		m.Broke(Blame, s.Message.ID, "parked by %s, and failed %d of %d times by itself, with %d lost replies: %s",
 			consumer, failed, m.Attempts, lost, s.Reason)

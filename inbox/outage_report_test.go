@@ -1,0 +1,99 @@
+//go:build go1.25
+
+package inbox
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/store/memstore"
+)
+
+// A process joins the outage that others have reported, and not one that they have
+// found to be over since it started.
+func TestAnOutageIsJoinedWhileItLasts(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		ends  func(first, second *outages, it *item) // after 50 minutes
+		joins bool
+	}{
+		{"it lasts", func(_, _ *outages, _ *item) {}, true},
+		{"its process got through", func(first, _ *outages, it *item) { first.passed(t.Context(), it) }, false},
+		{"another one got through", func(_, second *outages, it *item) { second.passed(t.Context(), it) }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := memstore.New(nil)
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				process := func() *outages {
+					e, err := newEnv(&Consumer{Name: "billing", Stats: new(Stats), Retry: Retry{Outage: time.Hour}}, st, outside)
+					if err != nil {
+						t.Fatal(err)
+					}
+					go e.reportOutages(ctx)
+					return e.outages
+				}
+				it := &item{Delivery: broker.Delivery{Message: &broker.Message{ID: "m0", Topic: "orders"}}}
+				down := errors.New("connection refused")
+				fail := func(o *outages) { o.failed(ctx, it, Unavailable(down)) }
+
+				first := process()
+				fail(first)
+				synctest.Wait() // it is reported
+				second := process()
+				for range 50 * 6 {
+					time.Sleep(10 * time.Second)
+					first.admit(it.Message.Topic)
+					fail(first)
+				}
+				c.ends(first, second, it)
+				synctest.Wait()
+				for range 15 * 6 {
+					second.admit(it.Message.Topic)
+					fail(second)
+					time.Sleep(10 * time.Second)
+				}
+				if parks, _ := second.mayPark(ctx, it, down, 10); parks != c.joins {
+					t.Errorf("parks: %v", parks)
+				}
+			})
+		})
+	}
+}
+
+// A process that had nothing to try does not know that an outage lasts, and does not
+// report it: others have handled the messages that waited for it.
+func TestAnOutageDoesNotLastWhileNothingIsTried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memstore.New(nil)
+		e, err := newEnv(&Consumer{Name: "billing", Stats: new(Stats), Retry: Retry{Outage: time.Hour}}, st, outside)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go e.reportOutages(ctx)
+		it := &item{Delivery: broker.Delivery{Message: &broker.Message{ID: "m0", Topic: "orders"}}}
+		down := Unavailable(errors.New("connection refused"))
+		e.outages.failed(ctx, it, down)
+		time.Sleep(2 * time.Hour)
+		if all, err := Outages(ctx, st, "billing"); err != nil || len(all) > 0 {
+			t.Errorf("reported is %+v, %v", all, err)
+		}
+		for range 6 {
+			e.outages.admit(it.Message.Topic)
+			if whose, _ := e.outages.failed(ctx, it, down); whose != nobodys {
+				t.Fatal("it is blamed for two hours in which nothing was tried")
+			}
+			time.Sleep(10 * time.Second)
+		}
+		if all, err := Outages(ctx, st, "billing"); err != nil || len(all) != 1 || time.Since(all[0].Since) > 2*time.Minute {
+			t.Errorf("reported is %+v, %v", all, err)
+		}
+	})
+}
