@@ -103,6 +103,10 @@ type Consumer struct {
 // down. Then its messages are tried one at a time, at most 10 seconds apart, no
 // attempts are counted, and nothing is parked for them, until one gets through.
 // That is also the case after an error of [Unavailable].
+//
+// A question that Lookup does not answer is no attempt. It is asked again and again,
+// each time after a quarter of the time for which the outcome has been unknown, and
+// not after more than Limit; once that has been Outage, questions count.
 type Retry struct {
 	// Attempts is how often a message is tried before it is parked. Default: 10.
 	// It also limits how many processes a message can kill, not counting its first

@@ -85,13 +85,14 @@ func DoThenTx[V, Tx any](s once.TxStore[Tx], op *once.Operation[V], effect func(
 			if err := h.doubt(ctx, it, work.Key(), step.Policy.KeepKey, step.Lookup != nil); err != nil {
 				return ctx, err
 			}
+			ran := false
 			value, err := once.Do(h.handlerContext(ctx), s, work, func(ctx context.Context, key once.Key) (value V, err error) {
 				defer h.recoverHandler(ctx, &err)
-				it.ran = true
+				ran, it.ran = true, true
 				value, err = effect(ctx, key, it.Message)
 				return value, asHandlerError(err)
 			})
-			return context.WithValue(ctx, stepValue{}, value), err
+			return context.WithValue(ctx, stepValue{}, value), h.asUnanswered(ctx, work.Key(), ran, err)
 		}
 		return newConsumerRun(h.env, &txSingle[Tx]{h}), nil
 	}}
@@ -184,6 +185,9 @@ func (h *txHandler[T]) step(ctx context.Context, it *item) (context.Context, *re
 // afterStep is the result of an item whose step returned an error. A rejection is
 // recorded: the message is handled.
 func (h *txHandler[T]) afterStep(ctx context.Context, it *item, err error) result {
+	if after, waits := h.waitForAnswer(ctx, it, err); waits {
+		return result{kind: failing, after: after, reason: err.Error()}
+	}
 	failed := handlerErrorOf(err)
 	switch {
 	case isStepRejection(err, failed):
@@ -224,9 +228,6 @@ func (h *txHandler[T]) stepShelved(ctx context.Context, it *item) (inStep contex
 	}
 	if isStepRejection(err, handlerErrorOf(err)) {
 		return ctx, shelvedResult{kind: rejection(err).kind}, true, h.recordRejection(ctx, it)
-	}
-	if errors.Is(err, once.ErrOutcomeUnknown) && handlerErrorOf(err) == nil { // the attempt has failed, as in afterStep: the store works
-		err = &handlerError{err}
 	}
 	return ctx, r, true, err
 }

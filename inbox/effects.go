@@ -108,7 +108,12 @@ func (h *effects[T]) attemptsLeft(ctx context.Context, it *item) (last bool, ins
 		return rec.Status == once.Unknown && counted == int64(h.Retry.Attempts)-1, nil
 	}
 	if rec.Status == once.Unknown && h.op.Lookup != nil {
-		if rec, err = h.op.Ask(ctx, h.store, rec); err != nil && !errors.Is(err, once.ErrOutcomeUnknown) {
+		rec, err = h.op.Ask(ctx, h.store, rec)
+		err = h.asUnanswered(ctx, it.key, false, err)
+		if after, waits := h.waitForAnswer(ctx, it, err); waits {
+			return false, &result{kind: failing, after: after, reason: err.Error()}
+		}
+		if err != nil && !errors.Is(err, once.ErrOutcomeUnknown) {
 			return false, nil // the next try finds out
 		}
 	}
@@ -148,27 +153,28 @@ func (h *effects[T]) do(ctx context.Context, it *item) (report once.Report, err 
 	if it.Redelivered {
 		work = work.Redelivered()
 	}
+	ran := false
 	_, err = once.Do(ctx, h.store, work, func(ctx context.Context, key once.Key) (value T, err error) {
 		defer h.recoverHandler(ctx, &err)
-		it.ran = true
+		ran, it.ran = true, true
 		value, err = h.call(ctx, key, it.Message)
 		return value, asHandlerError(err)
 	})
-	return report, err
+	return report, h.asUnanswered(ctx, it.key, ran, err)
 }
 
 // judgeEffect is judge for work that may have happened although it failed.
 func (h *effects[T]) judgeEffect(ctx context.Context, it *item, err error, report once.Report) result {
+	if after, waits := h.waitForAnswer(ctx, it, err); waits {
+		return result{kind: failing, after: after, reason: err.Error()}
+	}
 	failed, unknown := handlerErrorOf(err), errors.Is(err, once.ErrOutcomeUnknown)
 	switch {
 	case failed != nil && (unknown || !failed.rejects()):
 		return h.failedEffect(ctx, it, err, report)
-	case unknown: // Lookup has no answer yet
+	case unknown: // and for so long that the shelf counts how often Lookup has no answer
 		after, _ := once.MayRetry(err)
-		if instead := h.unblamed(ctx, it, err); instead != nil {
-			return result{kind: failing, after: max(after, instead.after), reason: err.Error()}
-		}
-		return result{kind: failing, after: max(after, h.Retry.wait(max(report.Attempt, 1))), reason: err.Error()}
+		return result{kind: failing, after: max(after, shelfAfter), reason: err.Error()}
 	}
 	rec, getErr := h.store.Get(ctx, it.key)
 	if err != nil && getErr == nil && rec.Status == once.Done && h.sameInput(it, rec) {
@@ -221,7 +227,7 @@ func (h *effects[T]) failedEffect(ctx context.Context, it *item, err error, repo
 	return result{kind: failing, after: max(after, instead.after), reason: reason}
 }
 
-func (h *effects[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (shelvedResult, error) {
+func (h *effects[T]) handleShelved(ctx context.Context, it *item, _ store.Shelved) (shelvedResult, error) {
 	report, err := h.do(ctx, it)
 	failed, replay := handlerErrorOf(err), isReplay(report, err)
 	switch {
@@ -234,15 +240,10 @@ func (h *effects[T]) handleShelved(ctx context.Context, it *item, m store.Shelve
 	case err != nil:
 		return shelvedResult{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
-	defer cancel()
 	if report.Attempt > 1 {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+		defer cancel()
 		h.endExcuse(ctx, it)
 	}
-	m.Version = it.hold.end(ctx) // renewals have raised it
-	err = h.shelf.Change(ctx, m)
-	if errors.Is(err, once.ErrLeaseLost) { // another process has it, and will find the key done
-		err = nil
-	}
-	return shelvedResult{handled, shelfWritten}, err
+	return shelvedResult{kind: handled}, nil
 }

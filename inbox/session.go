@@ -272,7 +272,7 @@ func (s *session) tellOutages(ctx context.Context, items []*item, results []resu
 		case it.ran && (r.kind == handled || r.kind == prevented):
 			s.outages.passed(ctx, it)
 		case it.probe && !it.waitsUp:
-			s.outages.unused(it.Message.Topic, it.ran || r.kind == again)
+			s.outages.unused(it.Message.Topic, it.ran || r.kind == again || r.kind == failing)
 		}
 		it.probe = false
 	}

@@ -93,6 +93,13 @@ func (h *shelfHold) start(ctx context.Context) {
 	h.kept = lease.Keep(ctx, &h.worker.leases, h, h.length, written)
 }
 
+// lapses returns when the lease ends.
+func (h *shelfHold) lapses() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.written.Add(h.length)
+}
+
 // end stops the renewals, and returns the Version of the row. If that cannot be
 // found out, it is the one before the last renewal: writing the row then fails, or
 // is right.

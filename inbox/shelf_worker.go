@@ -21,7 +21,8 @@ const (
 	shelfTidyEvery = 10 * time.Minute // how often settled messages are deleted from it
 	shelfTidyLimit = 1000             // and how many at a time
 	shelfKept      = 90 * 24 * time.Hour
-	unopenedPause  = time.Minute // delay of a message whose secret is missing
+	unopenedPause  = time.Minute     // delay of a message whose secret is missing
+	endTime        = 2 * time.Second // limits one try to write what has become of an attempt
 )
 
 // shelfWorker handles the messages on the shelf that are due, several
@@ -254,15 +255,15 @@ func (w *shelfWorker) writeBack(ctx context.Context, changed store.Shelved, back
 	return err == nil || errors.Is(err, once.ErrLeaseLost)
 }
 
-// find returns the row of a message that waits, without its body.
+// find returns a row in the state in which it is expected, without its body.
 func (w *shelfWorker) find(ctx context.Context, row store.Shelved) (store.Shelved, error) {
-	q := store.ShelfQuery{Consumer: row.Consumer, IDs: []string{row.Message.ID}, Limit: 10, Bodiless: true}
+	q := store.ShelfQuery{Consumer: row.Consumer, IDs: []string{row.Message.ID}, States: []store.ShelfState{row.State}, Limit: 10, Bodiless: true}
 	found, err := w.shelf.Shelved(ctx, q)
 	if err != nil {
 		return row, err
 	}
 	for _, m := range found {
-		if m.Seq == row.Seq && m.State == store.Waiting {
+		if m.Seq == row.Seq {
 			return m, nil
 		}
 	}
@@ -327,7 +328,7 @@ func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result
 		m.Version = it.hold.end(ctx)
 		if done.Version = m.Version; err == nil {
 			if r.write == shelfUnwritten {
-				w.change(ctx, &done)
+				w.end(ctx, it.hold, &done)
 			}
 			w.Stats.count(result{kind: r.kind})
 			if it.ran && r.kind != duplicate {
@@ -344,14 +345,12 @@ func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result
 	}
 	after, retry := once.MayRetry(err)
 	retry = retry && it.keyErr == nil
-	ofStore := handlerErrorOf(err) == nil && (w.mode != outside || !errors.Is(err, once.ErrOutcomeUnknown))
+	pause, waits := w.waitForAnswer(ctx, it, err)
 	switch {
-	case ctx.Err() != nil, retry && ofStore: // the message did not cause it
-		m.Attempts, m.Due = m.Attempts-1, storePause
-		if !it.ran { // nor does this attempt show that the one before has ended
-			m.Reason = it.hold.was
-		}
-		w.change(ctx, &m)
+	case ctx.Err() == nil && waits:
+		w.uncount(ctx, it, m, pause, name.Reason(whyOf(err)))
+	case ctx.Err() != nil, retry && w.isOfStore(err): // the message did not cause it
+		w.uncount(ctx, it, m, storePause, m.Reason)
 	case !retry:
 		w.Stats.Failed.Add(1)
 		return w.parkShelved(ctx, it, m, err)
@@ -359,16 +358,57 @@ func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result
 		w.Stats.Failed.Add(1)
 		if counted, instead := w.unblamedShelved(ctx, it, m, err); instead != nil {
 			m.Attempts, m.Due, m.Reason = counted, max(after, instead.after), name.Reason(whyOf(err))
-			w.change(ctx, &m)
+			w.end(ctx, it.hold, &m)
 			return *instead
 		}
 		if m.Attempts >= w.Retry.Attempts {
 			return w.parkShelved(ctx, it, m, err)
 		}
 		m.Due, m.Reason = max(after, w.Retry.wait(int64(m.Attempts))), name.Reason(whyOf(err))
-		w.change(ctx, &m)
+		w.end(ctx, it.hold, &m)
 	}
 	return result{kind: again, reason: err.Error()}
+}
+
+// isOfStore reports whether an error says that the store failed, and nothing of the
+// message.
+func (w *shelfWorker) isOfStore(err error) bool {
+	var unanswered *unansweredError
+	return handlerErrorOf(err) == nil && !errors.As(err, &unanswered) && (w.mode != outside || !errors.Is(err, once.ErrOutcomeUnknown))
+}
+
+// uncount takes back an attempt that does not count.
+func (w *shelfWorker) uncount(ctx context.Context, it *item, m store.Shelved, due time.Duration, reason string) {
+	m.Attempts, m.Due, m.Reason = m.Attempts-1, due, reason
+	if _, _, unended := cutNeverEnded(it.hold.was); unended && !it.ran { // nor does it show that the one before has ended
+		m.Reason = it.hold.was
+	}
+	w.end(ctx, it.hold, &m)
+}
+
+// end writes what has become of an attempt, and reports whether the row has it. It
+// tries that for as long as nobody else has the message: otherwise the attempt
+// counts, as one that never ended.
+func (w *shelfWorker) end(ctx context.Context, hold *shelfHold, m *store.Shelved) bool {
+	before, until := m.Version, hold.lapses()
+	for tried := false; ; tried = true {
+		m.Version = before
+		err := w.write(ctx, m, endTime)
+		switch {
+		case errors.Is(err, once.ErrLeaseLost):
+			return tried && w.isWritten(ctx, *m)
+		case err == nil, time.Until(until) < storePause, backoff.Sleep(ctx, storePause) != nil:
+			return err == nil
+		}
+	}
+}
+
+// isWritten reports whether a row is on the shelf as it is here.
+func (w *shelfWorker) isWritten(ctx context.Context, row store.Shelved) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), findTime)
+	defer cancel()
+	found, err := w.find(ctx, row)
+	return err == nil && found.Version == row.Version && found.Reason == row.Reason
 }
 
 // handleHeld handles a message whose lease is renewed meanwhile.
@@ -405,7 +445,7 @@ func (w *shelfWorker) parkShelved(ctx context.Context, it *item, m store.Shelved
 		m.Reason = unknownOutcome + m.Reason
 	}
 	m.Reason = name.Reason(m.Reason)
-	if !w.change(ctx, &m) {
+	if !w.end(ctx, it.hold, &m) {
 		return result{kind: again, reason: m.Reason}
 	}
 	w.Stats.Parked.Add(1)

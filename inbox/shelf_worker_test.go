@@ -37,10 +37,12 @@ func TestParkingAMessageFromTheShelfHasALimit(t *testing.T) {
 		}
 		e := &env{Consumer: &Consumer{Name: "c", Stats: new(Stats)}, store: hanging{st}, shelf: st, keyed: true, logger: st.Options().Logger}
 		it := &item{Delivery: broker.Delivery{Message: &found[0].Message}, key: once.Key{Operation: "c", ID: "m0"}}
+		w := newShelfWorker(e, nil)
+		it.hold = w.newHold("")
 		ctx, end := context.WithCancel(t.Context())
 		end()
 		begun := time.Now()
-		r := newShelfWorker(e, nil).parkShelved(ctx, it, found[0], errors.New("it fails for good"))
+		r := w.parkShelved(ctx, it, found[0], errors.New("it fails for good"))
 		if took := time.Since(begun); r.kind != parked || took > 2*storeTime {
 			t.Errorf("%v after %v", r, took)
 		}

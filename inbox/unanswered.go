@@ -1,0 +1,52 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/logs"
+)
+
+// unansweredError is the error of a call that ran nothing, because it is not known
+// yet what became of an earlier attempt. That is a question without an answer, and
+// not an attempt at the message: who is to blame for it, if anybody, is the system
+// that was asked.
+type unansweredError struct {
+	error
+	since time.Time // when the outcome became unknown
+}
+
+func (u *unansweredError) Unwrap() error { return u.error }
+
+// asUnanswered returns the error of a call about a key as an unansweredError, if it
+// is one. ran reports whether the call has run the work.
+func (e *env) asUnanswered(ctx context.Context, key once.Key, ran bool, err error) error {
+	if ran || !errors.Is(err, once.ErrOutcomeUnknown) {
+		return err
+	}
+	since := time.Now()
+	if rec, getErr := e.store.Get(ctx, key); getErr == nil && rec.Status == once.Unknown {
+		since = rec.Updated
+	}
+	return &unansweredError{err, since}
+}
+
+// waitForAnswer reports whether an error means that a question is to be asked again,
+// and after how long: a quarter of the time for which there has been no answer.
+// After Retry.Outage, questions are attempts, and the message is parked in the end.
+func (e *env) waitForAnswer(ctx context.Context, it *item, err error) (after time.Duration, waits bool) {
+	var u *unansweredError
+	after, retry := once.MayRetry(err)
+	if !retry || !errors.As(err, &u) {
+		return 0, false
+	}
+	unknown := time.Since(u.since)
+	if unknown >= e.Retry.Outage {
+		return 0, false
+	}
+	e.logger.WarnContext(ctx, "inbox: it is not known yet what became of an attempt, and the message waits", logs.Spaced(""),
+		"message", it.Message.ID, "origin", it.Origin, "for", unknown.Round(time.Second), "error", err)
+	return max(after, min(max(unknown/4, e.Retry.First), e.Retry.Limit)), true
+}
