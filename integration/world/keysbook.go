@@ -23,9 +23,15 @@ type Answer struct {
 // deed is what is known of a key.
 type deed struct {
 	effects []Answer            // as they happened
-	seen    []Answer            // as callers were told
+	seen    []heard             // by callers
 	decided map[[16]byte]string // claims, by whom
 	touched bool                // by a person
+}
+
+// heard is an answer, and when a caller first got it.
+type heard struct {
+	Answer
+	at time.Duration
 }
 
 // book is what the world knows of its keys. It judges what it is told.
@@ -98,12 +104,14 @@ func (b *book) arrives(kind, key string) Answer {
 		return d.effects[n-1]
 	}
 	a := b.makes(key, len(d.effects)+1)
-	b.happens(key, d, a)
+	b.happens(key, d, a, b.Settles)
 	return a
 }
 
-func (b *book) happens(key string, d *deed, a Answer) {
-	if n := len(d.effects); n > 0 && a.At < d.effects[n-1].At+b.Policy.KeepKey {
+// happens judges an effect. The one before may have arrived late, after a Lookup
+// that found an effect of a time that was forgotten.
+func (b *book) happens(key string, d *deed, a Answer, late time.Duration) {
+	if n := len(d.effects); n > 0 && a.At < d.effects[n-1].At+b.Policy.KeepKey-late {
 		b.Broke(EffectOnce, key, "happened again %v after the time before, and KeepKey is %v",
 			(a.At - d.effects[n-1].At).Round(time.Millisecond), b.Policy.KeepKey)
 	}
@@ -136,7 +144,7 @@ func (b *book) committed(rows []string) {
 	defer b.mu.Unlock()
 	for _, row := range rows {
 		run := b.runs[row]
-		b.happens(run.key, b.of(run.key), run.answer)
+		b.happens(run.key, b.of(run.key), run.answer, 0)
 	}
 }
 
@@ -153,15 +161,21 @@ func (b *book) answered(kind, key string, a Answer, err error) {
 	if wanted := kind != inTx || !refused; happened != wanted {
 		b.Broke(OneAnswer, key, "a caller was told %q, which happened: %t, want %t", a.Text, happened, wanted)
 	}
+	known := false
 	for _, other := range d.seen {
-		apart := max(a.At-other.At, other.At-a.At)
-		if other.Text == a.Text || apart >= b.Policy.KeepKey {
+		if other.Text == a.Text {
+			known = true
 			continue
 		}
-		b.Broke(OneAnswer, key, "callers were told %q and %q, %v apart", other.Text, a.Text, apart)
-		return
+		// A refusal may be recorded, and told, when another answer has been forgotten.
+		if keep := b.Policy.KeepKey; b.Now() < other.At+keep && other.at < a.At+keep {
+			b.Broke(OneAnswer, key, "callers were told %q and %q, which happened %v apart", other.Text, a.Text, max(a.At-other.At, other.At-a.At))
+			return
+		}
 	}
-	d.seen = append(d.seen, a)
+	if !known {
+		d.seen = append(d.seen, heard{a, b.Now()})
+	}
 }
 
 // answeredText judges an answer of which a client got the text.
@@ -207,7 +221,7 @@ func (b *book) failed(kind, key string, err error) (after time.Duration, again b
 			wrong = "this work is never parked"
 		}
 	case errors.Is(err, once.ErrExpired):
-		young := func(a Answer) bool { return b.Now() < a.At+b.Policy.KeepOutcome }
+		young := func(a heard) bool { return b.Now() < a.At+b.Policy.KeepOutcome }
 		if slices.ContainsFunc(d.seen, young) {
 			wrong = "its answer is younger than KeepOutcome"
 		}

@@ -23,6 +23,7 @@ type letter struct {
 	at        map[string]*handling
 	parked    bool // by a person, in the outbox
 	parkedAt  time.Duration
+	releases  int  // that persons have begun
 	disorder  bool // the publish order of it was judged
 }
 
@@ -181,13 +182,29 @@ func (l *ledger) publish(id string, where func(id string) string) {
 	}
 }
 
-// parkedBy records that a person has parked a message in the outbox, or is about to
-// release it.
-func (l *ledger) parkedBy(id string, parked bool) {
+// parks is called when a person is about to park a message in the outbox. done is
+// called when the person has: another one may have released it since.
+func (l *ledger) parks(id string) (done func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.letters[id]
-	m.parked, m.parkedAt = parked, l.world.Now()
+	before := m.releases
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if m.releases == before {
+			m.parked, m.parkedAt = true, l.world.Now()
+		}
+	}
+}
+
+// releases is called when a person is about to release a message in the outbox.
+func (l *ledger) releases(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.letters[id]
+	m.parked = false
+	m.releases++
 }
 
 // triesAgain records that a person is about to have a message handled again, with
@@ -273,19 +290,23 @@ func (l *ledger) mustFail(id, consumer string, times int) bool {
 // parked at a time. Those in an outage count too if others of its topic were
 // handled meanwhile, as a consumer then blames the message, if nothing of its topic
 // was handled for longer than the consumer waits, perhaps because of poison, or if
-// its process was killed, as nobody can tell it from a message that does that.
+// its process was killed, as nobody can tell it from a message that does that. An
+// attempt whose process has stalled may count as well: it did not end in its lease.
 func (l *ledger) failures(id, consumer string, parked time.Time, outage time.Duration) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.letters[id]
 	h := m.at[consumer]
-	n := h.failed - min(h.done, 1)
+	n := h.failed - min(h.done, 1) + l.world.StallsOf(consumer, h.began, parked)
 	last, since := l.quiet(consumer, m.topic, parked)
-	if last.After(h.began) || parked.Sub(since) >= outage || h.killed > 0 {
+	if last.Add(noticed).After(h.began) || parked.Sub(since) >= outage || h.killed > 0 {
 		n += h.excused
 	}
 	return n
 }
+
+// noticed is how long after its effect a consumer knows that a message was handled.
+const noticed = time.Second
 
 // quiet returns when a message of a topic was last handled before a time, and since
 // when its messages have failed. Its caller holds mu.

@@ -202,7 +202,7 @@ func (m *mail) judgeStuck() {
 		if refused := m.ledger.refusals(s.Message.ID); refused < m.Attempts && m.Operators == 0 {
 			m.Broke(Blame, s.Message.ID, "stuck after %d refusals of %d: %s", refused, m.Attempts, s.Reason)
 		}
-		m.ledger.parkedBy(s.Message.ID, false)
+		m.ledger.releases(s.Message.ID)
 		q := store.OutgoingQuery{IDs: []string{s.Message.ID}}
 		_, err := outbox.Admin{Store: m.store}.Replay(context.Background(), q, outbox.Decision{By: person, Reason: "the faults are over"})
 		if err != nil {

@@ -68,10 +68,11 @@ func (o *operator) park(ctx context.Context, d sim.Draw) {
 	if !o.Happens(fmt.Sprintf("%s parks %s #%d", o.p.Name, id, o.Number(o.p.Name, "parks", id))) {
 		return
 	}
+	done := o.ledger.parks(id)
 	tally, err := outbox.Admin{Store: s}.Park(ctx, store.OutgoingQuery{State: state, IDs: []string{id}}, o.decision())
 	o.Tell(sim.Line{Who: o.p.Name, What: "PARKS", About: id, Note: told(tally.Changed, err)})
 	if err == nil && tally.Changed > 0 {
-		o.ledger.parkedBy(id, true)
+		done()
 	}
 }
 
@@ -83,7 +84,7 @@ func (o *operator) release(ctx context.Context, d sim.Draw) {
 		return
 	}
 	id := ms[d.Number(len(ms))].Message.ID
-	o.ledger.parkedBy(id, false)
+	o.ledger.releases(id)
 	tally, err := outbox.Admin{Store: s}.Replay(ctx, store.OutgoingQuery{IDs: []string{id}}, o.decision())
 	o.Tell(sim.Line{Who: o.p.Name, What: "RELEASES", About: id, Note: told(tally.Changed, err)})
 }

@@ -139,7 +139,7 @@ func (p *Process) IsDead() bool {
 // stall stops the process for a while: no call leaves it, and no reply reaches
 // it. Its timers that end meanwhile have ended when it wakes.
 func (p *Process) stall(d time.Duration) {
-	p.World.Tell(Line{Who: p.Name, What: "STALLS", Note: fmt.Sprint("for ", d.Round(time.Millisecond))})
+	p.World.Tell(Line{Who: p.Name, What: stalls, Note: fmt.Sprint("for ", d.Round(time.Millisecond))})
 	p.World.stalled.Store(true)
 	p.mu.Lock()
 	defer p.mu.Unlock()

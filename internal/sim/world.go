@@ -180,6 +180,20 @@ func (w *World) Broke(law Law, about, format string, args ...any) {
 	w.tell(Line{What: "LAW " + string(law), About: about, Note: b.Note, isLaw: true})
 }
 
+const stalls = "STALLS" // the What of a process that stalls
+
+// StallsOf returns how often processes of a program began to stall between two times.
+func (w *World) StallsOf(program string, from, to time.Time) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range w.result.History {
+		if at := w.begin.Add(l.At); l.What == stalls && strings.HasPrefix(l.Who, program) && at.After(from) && at.Before(to) {
+			n++
+		}
+	}
+	return n
+}
+
 // HasStalled reports whether a process has stalled.
 func (w *World) HasStalled() bool { return w.stalled.Load() }
 
