@@ -158,7 +158,9 @@ func (m *mail) judgeParked() {
 	for _, s := range m.shelf(store.Parked) {
 		consumer := consumerOf(s)
 		q := store.ShelfQuery{Consumer: s.Consumer, IDs: []string{s.Message.ID}}
-		s.Message.ID, _, _ = strings.Cut(s.Message.ID, "#") // that of a copy, which came after a decision and before the key followed
+		if of, copied := s.Message.Header[broker.OriginalIDHeader]; copied { // which came after a decision and before the key followed
+			s.Message.ID = of
+		}
 		if !m.ledger.knows(s.Message.ID) {
 			continue // a report of an outage
 		}
