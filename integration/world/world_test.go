@@ -43,6 +43,9 @@ func TestFoundSeeds(t *testing.T) {
 		{"an outage uses up the attempts of an effect", "small", 6009},
 		{"an outage uses up the attempts of an effect", "small", 6157},
 		{"an outage uses up the attempts of an effect", "people", 2000},
+		{"the end of an attempt on the shelf is not written", "hour", 82},
+		{"an outage is taken for one that others have seen the end of", "hour", 160},
+		{"a copy of a message is parked under another name", "people", 2754},
 	} {
 		t.Run(found.what, func(t *testing.T) { keepsLaws(t, kindOf(t, found.kind), found.seed) })
 	}
