@@ -71,7 +71,7 @@ var rootBugs = []Bug{
 		Why:  "after a lost reply, the owner takes its own claim for a rival until the lease ends",
 		File: "claim.go",
 		Old:  "\t\tr := c.request(take, now)\n",
-		New:  "\t\tc.token = name.Token()\n\t\tr := c.request(take, now)\n",
+		New:  "\t\tc.token[0]++\n\t\tr := c.request(take, now)\n",
 		Test: Test{".", "^TestOwnClaimIsRecognisedAfterALostReply$"},
 	},
 	{
