@@ -229,5 +229,8 @@ func (h *txHandler[T]) stepShelved(ctx context.Context, it *item) (inStep contex
 	if isStepRejection(err, handlerErrorOf(err)) {
 		return ctx, shelvedResult{kind: rejection(err).kind}, true, h.recordRejection(ctx, it)
 	}
+	if errors.Is(err, once.ErrOutcomeUnknown) && handlerErrorOf(err) == nil && !isUnanswered(err) { // as in afterStep: the step was taken
+		err = &handlerError{err}
+	}
 	return ctx, r, true, err
 }

@@ -172,9 +172,13 @@ func (h *effects[T]) judgeEffect(ctx context.Context, it *item, err error, repor
 	switch {
 	case failed != nil && (unknown || !failed.rejects()):
 		return h.failedEffect(ctx, it, err, report)
-	case unknown: // and for so long that the shelf counts how often Lookup has no answer
-		after, _ := once.MayRetry(err)
-		return result{kind: failing, after: max(after, shelfAfter), reason: err.Error()}
+	case unknown: // and for so long that questions count
+		h.logFailed(ctx, it, err)
+		after, retry := once.MayRetry(err)
+		if h.shelf == nil && (!retry || it.tries >= h.Retry.Attempts) {
+			return result{kind: toPark, reason: unknownOutcome + err.Error()}
+		}
+		return result{kind: failing, after: max(after, shelfAfter), reason: err.Error()} // the shelf counts them
 	}
 	rec, getErr := h.store.Get(ctx, it.key)
 	if err != nil && getErr == nil && rec.Status == once.Done && h.sameInput(it, rec) {

@@ -49,10 +49,10 @@ type outages struct {
 	changed chan struct{} // has an element when there is something to report
 
 	mu         sync.Mutex
-	earlier    map[string]bool // topics of outages that others have reported, or earlier runs
-	through    int64           // messages that got through
-	all        *topicState     // down if nothing gets through, of whatever topic
-	failing    map[string]bool // topics whose messages failed since anything got through, and not before that
+	earlier    map[string]time.Time // when outages began that others have reported, or earlier runs, and that are not seen here
+	through    int64                // messages that got through
+	all        *topicState          // down if nothing gets through, of whatever topic
+	failing    map[string]bool      // topics whose messages failed since anything got through, and not before that
 	topics     map[string]*topicState
 	dropAt     int                // so many topics are too many
 	suspects   map[[16]byte]int64 // how many had got through when a message first failed
@@ -68,10 +68,12 @@ type topicState struct {
 	failing map[[16]byte]bool // messages that failed since one got through, and not before that
 
 	down     bool
-	since    time.Time
-	begun    int64 // how many had got through then
+	since    time.Time // when it began, here or at the others that report it
+	own      time.Time // when it began here
+	begun    int64     // how many had got through then
 	reason   string
 	next     time.Time // when a message may be tried
+	probing  bool      // one is being tried
 	distance *backoff.Backoff
 }
 
@@ -79,7 +81,7 @@ func newOutages(c *Consumer, logger *slog.Logger) *outages {
 	return &outages{limit: c.Retry.Outage, logger: logger, down: &c.Stats.Down,
 		changed: make(chan struct{}, 1), all: &topicState{name: AllTopics}, failing: make(map[string]bool),
 		topics: make(map[string]*topicState), dropAt: topicsLimit, suspects: make(map[[16]byte]int64),
-		interested: make(map[int]func()), earlier: make(map[string]bool)}
+		interested: make(map[int]func()), earlier: make(map[string]time.Time)}
 }
 
 // admission says whether a message may be tried now.
@@ -104,16 +106,17 @@ func (o *outages) admit(topic string) (admission, time.Duration) {
 		return held, wait
 	}
 	if t.isIdle() { // what has been down meanwhile is not known
-		t.since = time.Now()
+		t.own = time.Now()
+		t.since = t.own
 		o.report()
 	}
-	t.next = time.Now().Add(probeTime)
+	t.next, t.probing = time.Now().Add(probeTime), true
 	return asProbe, 0
 }
 
 // isIdle reports whether no message has been tried for a while, although one could
 // be: others have handled those that waited for this topic.
-func (t *topicState) isIdle() bool { return time.Since(t.next) > OutageShown }
+func (t *topicState) isIdle() bool { return !t.probing && time.Since(t.next) > OutageShown }
 
 // nextProbe returns how long it is until a message of a topic that is down may be
 // tried; 0 if none is down.
@@ -203,7 +206,7 @@ func (o *outages) passed(ctx context.Context, it *item) {
 	}
 	var over []ended
 	for _, d := range []*topicState{t, o.all} {
-		if o.earlier[d.name] {
+		if _, was := o.earlier[d.name]; was {
 			delete(o.earlier, d.name)
 			o.report()
 		}
@@ -227,7 +230,7 @@ func (o *outages) passed(ctx context.Context, it *item) {
 
 // end notes that a topic is not down.
 func (o *outages) end(t *topicState) {
-	t.down = false
+	t.down, t.probing = false, false
 	o.down.Add(-1)
 	o.report()
 }
@@ -241,6 +244,7 @@ func (o *outages) unused(topic string, called bool) {
 	if t == nil {
 		return
 	}
+	t.probing = false
 	if t.next = time.Now(); called {
 		t.next = t.next.Add(t.distance.Next())
 	}
@@ -287,7 +291,7 @@ func (o *outages) judge(it *item, err error) (b blame, after time.Duration, news
 	case len(o.failing) >= outageMessages:
 		d = o.all
 		news = o.begin(d, err)
-	case unavailable, o.limit > 0 && len(t.failing) >= outageMessages:
+	case unavailable, o.limit > 0 && (len(t.failing) >= outageMessages || o.goesOn(t)):
 		news = o.begin(d, err)
 	default:
 		return itsFault, 0, outageNews{}
@@ -381,7 +385,8 @@ func (o *outages) forget(it *item) {
 // delay is the delay of a message that failed while its topic is down. Those that
 // were not tried come before it.
 func (o *outages) delay(t *topicState) time.Duration {
-	return max(time.Until(t.next), 0)*3/2 + time.Millisecond
+	d := max(time.Until(t.next), 0)
+	return d + min(d/2, probeLimit) + time.Millisecond
 }
 
 // isSuspect reports whether others of its topic got through since a message first
@@ -414,9 +419,24 @@ func (o *outages) firstFailure(id [16]byte) int64 {
 	return o.through
 }
 
+// goesOn reports whether an outage that others have reported, or an earlier run, has
+// lasted since, for all that is known here.
+func (o *outages) goesOn(t *topicState) bool {
+	since, was := o.earlier[t.name]
+	lately := t.lately
+	if len(t.failing) <= 1 { // it is judged by all others
+		lately = o.all.lately
+	}
+	return was && !lately.After(since)
+}
+
 // begin notes that nothing of a topic gets through.
 func (o *outages) begin(t *topicState, err error) outageNews {
-	t.down, t.since, t.begun, t.reason = true, time.Now(), o.through, whyOf(err)
+	t.down, t.own, t.begun, t.reason = true, time.Now(), o.through, whyOf(err)
+	t.since = t.own
+	if o.goesOn(t) {
+		t.since = o.earlier[t.name]
+	}
 	t.distance = &backoff.Backoff{First: probeFirst, Limit: probeLimit}
 	o.wait(t, err)
 	o.down.Add(1)
@@ -427,6 +447,7 @@ func (o *outages) begin(t *topicState, err error) outageNews {
 // wait sets when the next message may be tried.
 func (o *outages) wait(t *topicState, err error) {
 	after, _ := once.MayRetry(err)
+	t.probing = false
 	t.next = time.Now().Add(max(t.distance.Next(), after))
 }
 

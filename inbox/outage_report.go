@@ -58,24 +58,25 @@ func outagesIn(s once.Store, rec once.Record, lately time.Duration) (all []Outag
 	return slices.DeleteFunc(all, func(o Outage) bool { return now.Sub(o.Seen) > lately })
 }
 
-// reportOutages writes the outages to the store until ctx ends.
+// reportOutages writes the outages to the store until ctx ends, and reads those of
+// others.
 func (e *env) reportOutages(ctx context.Context) {
-	if rec, err := e.store.Get(ctx, outageKey(e.keys)); err == nil {
+	if rec, err := e.readOutages(ctx); err == nil {
 		e.endNote(ctx, rec)
-		e.outages.goOn(outagesIn(e.store, rec, outageKept), rec.Created.Add(rec.Age))
 	}
 	own := make(map[string]bool) // topics that this run has reported
 	pause := &backoff.Backoff{First: storePause, Limit: outageEvery}
+	every := &backoff.Backoff{First: outageEvery, Limit: outageEvery} // processes that start together drift apart
 	for {
-		var again <-chan time.Time
-		if len(own) > 0 {
-			again = time.After(outageEvery)
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-e.outages.changed:
-		case <-again:
+		case <-time.After(every.Next()):
+			if len(own) == 0 {
+				_, _ = e.readOutages(ctx) // which has it reported if one is over
+				continue
+			}
 		}
 		for ctx.Err() == nil {
 			err := e.reportOnce(ctx, own)
@@ -89,6 +90,18 @@ func (e *env) reportOutages(ctx context.Context) {
 	}
 }
 
+// readOutages learns of the outages that others have reported.
+func (e *env) readOutages(ctx context.Context) (once.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	rec, err := e.store.Get(ctx, outageKey(e.keys))
+	if err == nil && rec.Status == once.Absent && // else somebody writes it now
+		len(e.outages.goOn(outagesIn(e.store, rec, outageKept), nil, rec.Created.Add(rec.Age))) > 0 {
+		e.outages.report()
+	}
+	return rec, err
+}
+
 func (e *env) reportOnce(ctx context.Context, own map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
@@ -96,7 +109,10 @@ func (e *env) reportOnce(ctx context.Context, own map[string]bool) error {
 	now := make(map[string]bool)
 	err := e.note(ctx, key, outageKept, func(was once.Record, at time.Time) string {
 		all := outagesIn(e.store, was, outageKept)
-		over := e.outages.goOn(all, at)
+		var over map[string]bool
+		if was.Status == once.Absent {
+			over = e.outages.goOn(all, own, at)
+		}
 		mine := e.outages.list(at)
 		all = slices.DeleteFunc(all, func(o Outage) bool {
 			return own[o.Topic] || over[o.Topic] || slices.ContainsFunc(mine, func(m Outage) bool { return m.Topic == o.Topic })
@@ -130,8 +146,12 @@ func (o *outages) list(now time.Time) (all []Outage) {
 	defer o.mu.Unlock()
 	for _, t := range append(slices.Collect(maps.Values(o.topics)), o.all) {
 		if t.down && !t.isIdle() {
+			seen := now
+			if !t.probing { // it is known until the next message should be tried
+				seen = now.Add(-max(time.Since(t.next), 0))
+			}
 			reason := name.Reason(t.reason)
-			all = append(all, Outage{t.name, now.Add(-time.Since(t.since)), now, reason[:min(len(reason), outageReason)]})
+			all = append(all, Outage{t.name, now.Add(-time.Since(t.since)), seen, reason[:min(len(reason), outageReason)]})
 		}
 	}
 	return all
@@ -139,13 +159,18 @@ func (o *outages) list(now time.Time) (all []Outage) {
 
 // goOn has outages begin when they did for an earlier run, or another process. It
 // returns the topics of those that are over, because something got through here
-// after they were last seen. They are those of a report, which is read again
-// whenever an outage begins or ends here: others may have found that one is over. at
-// is now, by the clock of the store.
-func (o *outages) goOn(reported []Outage, at time.Time) (over map[string]bool) {
+// after they were last seen. They are those of a report, which each process reads
+// every minute: others may have found that one is over. own are topics that this run
+// has reported, and at is now by the clock of the store.
+func (o *outages) goOn(reported []Outage, own map[string]bool, at time.Time) (over map[string]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	over = make(map[string]bool)
+	clear(o.earlier)
+	for _, t := range o.topics {
+		t.since = t.own
+	}
+	o.all.since = o.all.own
 	for _, was := range reported {
 		t := o.topics[was.Topic]
 		if was.Topic == AllTopics {
@@ -153,12 +178,14 @@ func (o *outages) goOn(reported []Outage, at time.Time) (over map[string]bool) {
 		}
 		since, seen := time.Now().Add(-at.Sub(was.Since)), time.Now().Add(-at.Sub(was.Seen))
 		switch {
-		case t != nil && t.lately.After(seen):
+		case t != nil && t.down:
+			if since.Before(t.since) && !t.lately.After(since) {
+				t.since = since
+			}
+		case t != nil && !t.lately.Before(seen):
 			over[was.Topic] = true
-		case t == nil || !t.down:
-			o.earlier[was.Topic] = true
-		case since.Before(t.since) && !t.lately.After(since) && time.Since(seen) <= OutageShown:
-			t.since = since
+		case !own[was.Topic]:
+			o.earlier[was.Topic] = since
 		}
 	}
 	return over

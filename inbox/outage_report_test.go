@@ -5,6 +5,7 @@ package inbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,6 +95,75 @@ func TestAnOutageDoesNotLastWhileNothingIsTried(t *testing.T) {
 		}
 		if all, err := Outages(ctx, st, "billing"); err != nil || len(all) != 1 || time.Since(all[0].Since) > 2*time.Minute {
 			t.Errorf("reported is %+v, %v", all, err)
+		}
+	})
+}
+
+func outageEnv(t *testing.T, st *memstore.Store) *env {
+	e, err := newEnv(&Consumer{Name: "billing", Stats: new(Stats), Retry: Retry{Outage: time.Hour}}, st, outside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func itemOfTopic(topic string) *item {
+	return &item{Delivery: broker.Delivery{Message: &broker.Message{ID: "m of " + topic, Topic: topic}}}
+}
+
+// What others report is forgotten with their report.
+func TestTheMemoryOfReportsIsLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memstore.New(nil)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		first, second := outageEnv(t, st), outageEnv(t, st)
+		go first.reportOutages(ctx)
+		go second.reportOutages(ctx)
+		down := Unavailable(errors.New("connection refused"))
+		other := itemOfTopic("other")
+		second.outages.failed(ctx, other, down) // it reports each minute
+		for i := range 2 * topicsLimit {
+			it := itemOfTopic(fmt.Sprint("entity-", i))
+			first.outages.failed(ctx, it, down)
+			time.Sleep(2 * time.Minute)
+			first.outages.passed(ctx, it)
+			second.outages.admit("other")
+			second.outages.failed(ctx, other, down)
+		}
+		second.outages.mu.Lock()
+		defer second.outages.mu.Unlock()
+		if n := len(second.outages.earlier); n > topicsLimit {
+			t.Errorf("%d topics are remembered, of which none is down", n)
+		}
+	})
+}
+
+// An outage is reported while the handler of its only message is at work.
+func TestALongProbeIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memstore.New(nil)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		e := outageEnv(t, st)
+		go e.reportOutages(ctx)
+		down := Unavailable(errors.New("i/o timeout"))
+		it := itemOfTopic("orders")
+		e.outages.failed(ctx, it, down)
+		for range 10 {
+			time.Sleep(11 * time.Second)
+			if how, _ := e.outages.admit("orders"); how != asProbe {
+				t.Fatal(how)
+			}
+			it.probe = true
+			for range 5 { // the handler waits for an answer for five minutes
+				time.Sleep(time.Minute)
+				if all, err := Outages(ctx, st, "billing"); err != nil || len(all) != 1 {
+					t.Errorf("in a probe, reported is %+v, %v", all, err)
+					return
+				}
+			}
+			e.outages.failed(ctx, it, down)
 		}
 	})
 }

@@ -66,6 +66,8 @@ type shelfHold struct {
 	worker *shelfWorker
 	length time.Duration
 	was    string // the Reason before the attempt
+	began  time.Time
+	alone  bool // no other attempt is made meanwhile
 
 	kept *lease.Kept // nil: it is not renewed
 	turn turns.Turn  // of the renewal in progress
@@ -98,6 +100,13 @@ func (h *shelfHold) lapses() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.written.Add(h.length)
+}
+
+// isUnsure reports whether the Version of the row is not known for sure.
+func (h *shelfHold) isUnsure() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.unsure
 }
 
 // end stops the renewals, and returns the Version of the row. If that cannot be

@@ -36,6 +36,9 @@ type shelfWorker struct {
 	told      time.Time     // when it was last looked for messages that wait for another process
 	holder    string        // the name of this worker in the Reason of a message
 	leases    lease.Queue
+	stop      context.Context  // of the run
+	probed    map[string]int64 // by topic: the Seq of the last message that was tried as a probe
+	later     map[string]bool  // topics that are down, of which a message after that was found in this look
 
 	mu         sync.Mutex
 	busy       map[int64]bool // by Seq
@@ -43,7 +46,8 @@ type shelfWorker struct {
 }
 
 func newShelfWorker(e *env, p processor) *shelfWorker {
-	return &shelfWorker{env: e, processor: p, holder: shelfHolder(), busy: make(map[int64]bool), look: make(chan struct{}, 1)}
+	return &shelfWorker{env: e, processor: p, holder: shelfHolder(), busy: make(map[int64]bool), look: make(chan struct{}, 1),
+		stop: context.Background(), probed: make(map[string]int64), later: make(map[string]bool)}
 }
 
 // run works until ctx ends. Handlers get the context work.
@@ -51,6 +55,7 @@ func (w *shelfWorker) run(ctx, work context.Context) {
 	if w.shelf == nil {
 		return
 	}
+	w.stop = ctx
 	defer w.running.Wait()
 	defer w.outages.whenUp(w.lookAgain)()
 	tidied := time.Time{}
@@ -100,6 +105,7 @@ func (w *shelfWorker) startDue(ctx, work context.Context) time.Duration {
 		seenAll := wrapped && (end || from > 0 && w.place >= from)
 		if end {
 			w.place, wrapped = 0, true
+			w.wrapProbes()
 		}
 		switch {
 		case seenAll && found > 0 && started == 0:
@@ -127,7 +133,7 @@ func (w *shelfWorker) start(work context.Context, due []store.Shelved) (started 
 		}
 		how := admitted
 		if m.Unopened == nil {
-			if how, _ = w.outages.admit(m.Message.Topic); how == held {
+			if how = w.admit(m); how == held {
 				continue
 			}
 		}
@@ -137,6 +143,34 @@ func (w *shelfWorker) start(work context.Context, due []store.Shelved) (started 
 		go w.handle(work, m, how == asProbe)
 	}
 	return started, false
+}
+
+// admit says whether a message may be tried now. The probes of a topic that is down
+// go through its messages in turn: some may always fail.
+func (w *shelfWorker) admit(m store.Shelved) admission {
+	topic := m.Message.Topic
+	if w.outages.isDown(topic) {
+		if m.Seq <= w.probed[topic] {
+			return held
+		}
+		w.later[topic] = true
+	}
+	how, _ := w.outages.admit(topic)
+	if how == asProbe {
+		w.probed[topic] = m.Seq
+	}
+	return how
+}
+
+// wrapProbes has the next probe of a topic be its first message if there is none
+// after the last one.
+func (w *shelfWorker) wrapProbes() {
+	for topic := range w.probed {
+		if !w.later[topic] {
+			delete(w.probed, topic)
+		}
+	}
+	clear(w.later)
 }
 
 func (w *shelfWorker) handle(ctx context.Context, m store.Shelved, probe bool) {
@@ -194,12 +228,14 @@ func (w *shelfWorker) attempt(ctx context.Context, m store.Shelved, probe bool) 
 	}
 	hold := w.newHold(m.Reason)
 	m.Attempts, m.Due = m.Attempts+1, hold.length
-	unlock, err := w.lock.acquire(ctx, unended && m.Attempts >= w.Retry.Attempts)
+	hold.alone = unended && m.Attempts >= w.Retry.Attempts
+	unlock, err := w.lock.acquire(ctx, hold.alone)
 	if err != nil {
 		return false
 	}
 	defer unlock()
-	m.Reason, hold.written = neverEndedReason(w.holder, reason), time.Now()
+	m.Reason, hold.began = neverEndedReason(w.holder, reason), time.Now()
+	hold.written = hold.began
 	if !w.begin(ctx, hold, &m) {
 		return false
 	}
@@ -304,6 +340,14 @@ func (w *shelfWorker) holdUnopened(ctx context.Context, m store.Shelved) {
 // is whether the last one never ended.
 func (w *shelfWorker) usedUp(ctx context.Context, it *item, m store.Shelved, unended bool) result {
 	m.Attempts--
+	if it.keyErr == nil && w.keyed {
+		if rec, err := w.store.Get(ctx, it.key); err == nil && (rec.Status == once.Done || rec.Status == once.Expired) && w.sameInput(it, rec) {
+			m.State = store.Handled // and the end of that attempt could not be written
+			w.end(ctx, it.hold, &m)
+			w.Stats.count(result{kind: duplicate})
+			return result{kind: duplicate}
+		}
+	}
 	text := "no attempt is left"
 	if unended {
 		text = "begun, and never ended: it may end its process"
@@ -348,6 +392,9 @@ func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result
 	pause, waits := w.waitForAnswer(ctx, it, err)
 	switch {
 	case ctx.Err() == nil && waits:
+		if it.hold.alone { // others had to wait for the question
+			pause = max(pause, 10*time.Since(it.hold.began))
+		}
 		w.uncount(ctx, it, m, pause, name.Reason(whyOf(err)))
 	case ctx.Err() != nil, retry && w.isOfStore(err): // the message did not cause it
 		w.uncount(ctx, it, m, storePause, m.Reason)
@@ -373,8 +420,7 @@ func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result
 // isOfStore reports whether an error says that the store failed, and nothing of the
 // message.
 func (w *shelfWorker) isOfStore(err error) bool {
-	var unanswered *unansweredError
-	return handlerErrorOf(err) == nil && !errors.As(err, &unanswered) && (w.mode != outside || !errors.Is(err, once.ErrOutcomeUnknown))
+	return handlerErrorOf(err) == nil && !isUnanswered(err) && (w.mode != outside || !errors.Is(err, once.ErrOutcomeUnknown))
 }
 
 // uncount takes back an attempt that does not count.
@@ -387,28 +433,45 @@ func (w *shelfWorker) uncount(ctx context.Context, it *item, m store.Shelved, du
 }
 
 // end writes what has become of an attempt, and reports whether the row has it. It
-// tries that for as long as nobody else has the message: otherwise the attempt
-// counts, as one that never ended.
+// tries that for as long as nobody else has the message, until the run ends:
+// otherwise the attempt counts, as one that never ended.
 func (w *shelfWorker) end(ctx context.Context, hold *shelfHold, m *store.Shelved) bool {
-	before, until := m.Version, hold.lapses()
-	for tried := false; ; tried = true {
-		m.Version = before
+	version, until := m.Version, hold.lapses()
+	unheard, stopping := false, false // a write had no reply; the run ends
+	for {
+		m.Version = version
 		err := w.write(ctx, m, endTime)
-		switch {
-		case errors.Is(err, once.ErrLeaseLost):
-			return tried && w.isWritten(ctx, *m)
-		case err == nil, time.Until(until) < storePause, backoff.Sleep(ctx, storePause) != nil:
-			return err == nil
+		if err == nil {
+			return true
+		}
+		lost := errors.Is(err, once.ErrLeaseLost)
+		if lost && unheard {
+			written, err := w.isWritten(ctx, *m)
+			if written {
+				return true
+			}
+			lost = err == nil
+		}
+		if lost && !hold.isUnsure() || stopping || time.Until(until) < storePause {
+			return false
+		}
+		unheard = unheard || !lost
+		stopping = backoff.Sleep(w.stop, storePause) != nil
+		if hold.isUnsure() {
+			version = hold.end(ctx)
 		}
 	}
 }
 
 // isWritten reports whether a row is on the shelf as it is here.
-func (w *shelfWorker) isWritten(ctx context.Context, row store.Shelved) bool {
+func (w *shelfWorker) isWritten(ctx context.Context, row store.Shelved) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), findTime)
 	defer cancel()
 	found, err := w.find(ctx, row)
-	return err == nil && found.Version == row.Version && found.Reason == row.Reason
+	if errors.Is(err, once.ErrLeaseLost) {
+		return false, nil
+	}
+	return err == nil && found.Version == row.Version && found.Reason == row.Reason, err
 }
 
 // handleHeld handles a message whose lease is renewed meanwhile.

@@ -18,6 +18,11 @@ type unansweredError struct {
 	since time.Time // when the outcome became unknown
 }
 
+func isUnanswered(err error) bool {
+	var u *unansweredError
+	return errors.As(err, &u)
+}
+
 func (u *unansweredError) Unwrap() error { return u.error }
 
 // asUnanswered returns the error of a call about a key as an unansweredError, if it
@@ -28,7 +33,7 @@ func (e *env) asUnanswered(ctx context.Context, key once.Key, ran bool, err erro
 	}
 	since := time.Now()
 	if rec, getErr := e.store.Get(ctx, key); getErr == nil && rec.Status == once.Unknown {
-		since = rec.Updated
+		since = since.Add(rec.Updated.Sub(rec.Created) - rec.Age) // by the clock here
 	}
 	return &unansweredError{err, since}
 }
@@ -36,6 +41,7 @@ func (e *env) asUnanswered(ctx context.Context, key once.Key, ran bool, err erro
 // waitForAnswer reports whether an error means that a question is to be asked again,
 // and after how long: a quarter of the time for which there has been no answer.
 // After Retry.Outage, questions are attempts, and the message is parked in the end.
+// A run that has just begun asks for a while nevertheless.
 func (e *env) waitForAnswer(ctx context.Context, it *item, err error) (after time.Duration, waits bool) {
 	var u *unansweredError
 	after, retry := once.MayRetry(err)
@@ -43,7 +49,7 @@ func (e *env) waitForAnswer(ctx context.Context, it *item, err error) (after tim
 		return 0, false
 	}
 	unknown := time.Since(u.since)
-	if unknown >= e.Retry.Outage {
+	if unknown >= e.Retry.Outage && time.Since(e.begun) >= min(e.Retry.Outage, outageKept) {
 		return 0, false
 	}
 	e.logger.WarnContext(ctx, "inbox: it is not known yet what became of an attempt, and the message waits", logs.Spaced(""),
