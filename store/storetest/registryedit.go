@@ -89,18 +89,18 @@ func registryRename[Tx any](b *txBench[Tx]) {
 
 func registryRenameMerges[Tx any](b *txBench[Tx]) {
 	b.register(b.at("b", "queue 1", "first"))
-	b.until("Seen grows", func() bool { return b.registered()[0].Seen >= 2*short })
+	b.until("Seen grows", func() bool { return b.registered()[0].Seen >= 20*short })
 	b.register(b.at("a", "queue 1 [x=1]", "first"))
 	second := b.at("a", "queue 2", "first")
 	second.SharedWith = "queue 1"
 	b.register(second)
 	began := time.Now()
-	if seen := b.registered()[0].Seen; seen > short {
+	if seen := b.registered()[0].Seen; seen > 8*short {
 		return // the machine was too slow to tell the two rows apart
 	}
 	b.rename("a", "b")
 	b.wantRegistered("b queue 1 [x=1] first", "b queue 2 first")
-	if seen := b.registered()[0].Seen; seen > short+time.Since(began) {
+	if seen := b.registered()[0].Seen; seen > 10*short+time.Since(began) { // times may be rounded
 		b.failf("two rows became one, with the earlier time: it was seen %v ago", seen)
 	}
 }
