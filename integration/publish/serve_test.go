@@ -208,6 +208,9 @@ func TestServeKilledInTurn(t *testing.T) {
 		if left := len(want) - receiver.count(); left > 0 {
 			open = append(open, fmt.Sprintf("%d of %d messages", left, len(want)))
 		}
+		if left := w.count(t, "SELECT count(*) FROM "+table); left > 0 { // the receiver has had it before its answer was heard
+			open = append(open, fmt.Sprintf("%d rows", left))
+		}
 		return open
 	})
 	for _, s := range services {
@@ -230,9 +233,6 @@ func TestServeKilledInTurn(t *testing.T) {
 		if key != "" && !slices.Equal(got, orders[key]) {
 			t.Errorf("%s: came as %v, was put as %v", key, got, orders[key])
 		}
-	}
-	if left := w.count(t, "SELECT count(*) FROM "+table); left > 0 {
-		t.Errorf("%d rows are left", left)
 	}
 	t.Logf("%d messages, %d came again", len(want), receiver.again)
 }
