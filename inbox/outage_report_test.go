@@ -32,14 +32,11 @@ func TestAnOutageIsJoinedWhileItLasts(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				defer stop()
 				process := func() *outages {
-					e, err := newEnv(&Consumer{Name: "billing", Stats: new(Stats), Retry: Retry{Outage: time.Hour}}, st, outside)
-					if err != nil {
-						t.Fatal(err)
-					}
+					e := outageEnv(t, st)
 					go e.reportOutages(ctx)
 					return e.outages
 				}
-				it := &item{Delivery: broker.Delivery{Message: &broker.Message{ID: "m0", Topic: "orders"}}}
+				it := itemOfTopic("orders")
 				down := errors.New("connection refused")
 				fail := func(o *outages) { o.failed(ctx, it, Unavailable(down)) }
 
@@ -72,14 +69,11 @@ func TestAnOutageIsJoinedWhileItLasts(t *testing.T) {
 func TestAnOutageDoesNotLastWhileNothingIsTried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New(nil)
-		e, err := newEnv(&Consumer{Name: "billing", Stats: new(Stats), Retry: Retry{Outage: time.Hour}}, st, outside)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := outageEnv(t, st)
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go e.reportOutages(ctx)
-		it := &item{Delivery: broker.Delivery{Message: &broker.Message{ID: "m0", Topic: "orders"}}}
+		it := itemOfTopic("orders")
 		down := Unavailable(errors.New("connection refused"))
 		e.outages.failed(ctx, it, down)
 		time.Sleep(2 * time.Hour)

@@ -11,8 +11,7 @@ import (
 
 // unansweredError is the error of a call that ran nothing, because it is not known
 // yet what became of an earlier attempt. That is a question without an answer, and
-// not an attempt at the message: who is to blame for it, if anybody, is the system
-// that was asked.
+// not an attempt at the message, which is not to blame for it.
 type unansweredError struct {
 	error
 	since time.Time // when the outcome became unknown
