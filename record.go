@@ -66,6 +66,12 @@ func (r Record) Why() string {
 
 const whyLapsed = "the lease lapsed: its holder crashed, or is cut off from the store"
 
+// LookedUp reports whether r is free because Lookup says that its latest attempt did
+// not happen. Its holder crashed, or did not know how it ended.
+func (r Record) LookedUp() bool { return r.Status == Absent && r.Reason == whyLookedUp }
+
+const whyLookedUp = "Lookup says that it did not happen"
+
 // HeldBy reports whether r is the claim of this owner. The claim may have lapsed
 // while the database made it wait. Then it is Unknown, but nobody else has it.
 func (r Record) HeldBy(owner [16]byte) bool {

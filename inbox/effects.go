@@ -124,6 +124,10 @@ func (h *effects[T]) attemptsLeft(ctx context.Context, it *item) (last bool, ins
 		r := inProgress(rec.LeaseLeft)
 		return false, &r
 	case once.Absent:
+		if rec.LookedUp() { // whoever knows how an attempt ended has excused it, or parked its message
+			return false, &result{kind: toPark, reason: fmt.Sprintf("attempt %d never ended: it may end its process; %s", rec.Attempt,
+				h.store.Options().Sealing.OpenReason(rec))}
+		}
 		if !h.outages.blames(it, h.Retry.Attempts) {
 			it.excuses.least = rec.Attempt
 			h.excuse(ctx, it)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -285,6 +286,28 @@ func TestLookupSparesTheSecondEffect(t *testing.T) {
 		await(t, "answered", func() bool { return c.Stats.Handled.Load()+c.Stats.Duplicates.Load() == 1 })
 		if calls.Load() != 1 || asked.Load() != 1 {
 			t.Errorf("%d calls, %d questions", calls.Load(), asked.Load())
+		}
+	})
+}
+
+// Lookup says of each attempt that it did nothing, so that nothing is unknown. Nobody
+// is left who knows that the attempts failed.
+func TestAMessageThatEndsItsProcessIsParkedAlthoughLookupFindsNothing(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		var deaths atomic.Int64
+		op := &once.Operation[string]{Lookup: func(context.Context, once.Key) (string, bool, error) { return "", false, nil }}
+		c := doConsumer(b, op, func(context.Context, once.Key, *broker.Message) (string, error) {
+			if deaths.Add(1) < 20 {
+				runtime.Goexit() // as far as the store and the broker can tell, the process is gone
+			}
+			return "", nil
+		})
+		c.Retry = inbox.Retry{Attempts: 4} // which waits for the end of an outage
+		start(t, c)
+		b.publish("orders", message("bad"))
+		await(t, "the end", func() bool { return c.Stats.Parked.Load()+c.Stats.Handled.Load() == 1 })
+		if n := deaths.Load(); n < 4 || n > 5 {
+			t.Errorf("with 4 attempts, it ended %d processes", n)
 		}
 	})
 }

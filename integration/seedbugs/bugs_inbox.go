@@ -115,6 +115,14 @@ var inboxBugs = []Bug{
 		Test: Test{"./inbox", "^TestCopiesOfAMessageThatIsBeingHandledAreNoAttempts$"},
 	},
 	{
+		Name: "lookup-forgives-deaths",
+		Why:  "a message crashes one process after the other, because Lookup says of each attempt that it did nothing",
+		File: "inbox/effects.go",
+		Old:  "		if rec.LookedUp() {",
+		New:  "		if rec.LookedUp() && rec.Attempt < 0 {",
+		Test: Test{"./inbox", "^TestAMessageThatEndsItsProcessIsParkedAlthoughLookupFindsNothing$"},
+	},
+	{
 		Name: "failures-are-reported-as-crashes",
 		Why:  "the reason of a parked message says that attempts never ended, and they failed",
 		File: "inbox/item.go",
