@@ -41,6 +41,7 @@ func (k *keys[Tx]) operation(p *sim.Process, kind string) *once.Operation[Answer
 }
 
 func (k *keys[Tx]) lookup(ctx context.Context, p *sim.Process, key once.Key) (a Answer, found bool, err error) {
+	k.book.judgeUnknown(sim.KeyText(key))
 	c := sim.Call{Links: []sim.Link{Downstream}, What: "Lookup", About: sim.KeyText(key), Faults: sim.ReadFault}
 	a, err = sim.Cross(ctx, p, c, func(context.Context) (a Answer, err error) {
 		a, found = k.book.find(sim.KeyText(key))
@@ -106,8 +107,11 @@ func (l *life[Tx]) untilAnswered(ctx context.Context, kind, id string) {
 	for ctx.Err() == nil {
 		d := l.DrawNth(l.p.Name, "calls", key)
 		limited, cancel := ctx, context.CancelFunc(func() {})
-		if d.Chance(.2) { // some callers have little time
+		switch {
+		case d.Chance(.2): // some callers have little time
 			limited, cancel = context.WithTimeout(ctx, d.Between(time.Second, 20*time.Second))
+		case d.Chance(.1): // and some leave at once
+			limited, cancel = context.WithTimeout(ctx, d.Between(time.Millisecond, 30*time.Millisecond))
 		}
 		answer, err := l.call(limited, kind, id, id)
 		cancel()
@@ -165,9 +169,16 @@ func (l *life[Tx]) do(ctx context.Context, kind, id, input string) (Answer, erro
 		}
 		l.book.failed(asks, sim.KeyText(step.Key()), err) // it is done, and its answer is gone
 	}
-	return once.DoTx(ctx, s, work, func(ctx context.Context, tx Tx) (Answer, error) {
-		return l.row(ctx, tx, work.Key())
+	var runs []Answer
+	a, err := once.DoTx(ctx, s, work, func(ctx context.Context, tx Tx) (Answer, error) {
+		a, err := l.row(ctx, tx, work.Key())
+		runs = append(runs, a)
+		return a, err
 	})
+	if err != nil && !l.p.IsDead() {
+		l.book.toldFailed(sim.KeyText(work.Key()), runs, err)
+	}
+	return a, err
 }
 
 // mistake calls an answered key with another input, which must not get its
@@ -205,16 +216,19 @@ func (l *life[Tx]) row(ctx context.Context, tx Tx, key once.Key) (Answer, error)
 
 // effect is work at a downstream.
 func (l *life[Tx]) effect(ctx context.Context, key once.Key) (Answer, error) {
+	isKnown, ends := false, l.book.begins(sim.KeyText(key), l.p)
+	defer func() { ends(isKnown) }()
 	if err := l.business(ctx, sim.KeyText(key)); err != nil {
-		return Answer{}, once.NotDone(err)
+		return Answer{}, once.NotDone(err) // that it did nothing does not clear an attempt before
 	}
 	kind := workOf(key)
 	c := sim.Call{Links: []sim.Link{Downstream}, What: "Effect", About: sim.KeyText(key), Faults: sim.WriteFault, Within: l.Settles}
 	if kind == honours {
 		c.Faults = sim.AnyFault
 	}
-	defer l.mayPanic("after " + sim.KeyText(key))
 	a, err := sim.Cross(ctx, l.p, c, func(context.Context) (Answer, error) { return l.book.arrives(kind, sim.KeyText(key)), nil })
+	l.mayPanic("after " + sim.KeyText(key))
+	isKnown = err == nil
 	switch {
 	case errors.Is(err, sim.ErrDown):
 		return Answer{}, once.NotDone(err)
@@ -289,6 +303,7 @@ func workOf(k once.Key) string { return k.Operation[strings.LastIndexByte(k.Oper
 
 func (k *keys[Tx]) decide(ctx context.Context, p *sim.Process, s once.Store, r once.Record) {
 	key, kind := sim.KeyText(r.Key), workOf(r.Key)
+	k.book.judgeUnknown(key)
 	a, happened := k.book.find(key)
 	var err error
 	if happened {

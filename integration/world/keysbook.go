@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -26,6 +27,8 @@ type deed struct {
 	seen    []heard             // by callers
 	decided map[[16]byte]string // claims, by whom
 	touched bool                // by a person
+
+	attempts []*attempt // at a downstream, as they began
 }
 
 // heard is an answer, and when a caller first got it.
@@ -44,6 +47,8 @@ type book struct {
 	// stalled, that may take longer.
 	margin, stalled time.Duration
 
+	outage atomic.Int64 // when the store last went down or came back; 0: never
+
 	mu    sync.Mutex
 	deeds map[string]*deed
 	runs  map[string]tried // runs of work in transactions, by the text of their answers
@@ -54,6 +59,7 @@ type book struct {
 type tried struct {
 	key    string
 	answer Answer
+	failed error // of which the caller was told that it did not happen
 }
 
 func newBook(w *sim.World, plan KeysPlan) *book {
@@ -66,6 +72,7 @@ func newBook(w *sim.World, plan KeysPlan) *book {
 	for i := range plan.Processes {
 		b.busy[fmt.Sprint("caller", i+1)] = true
 	}
+	w.OnOutage(b.hearsOfOutages)
 	return b
 }
 
@@ -134,8 +141,29 @@ func (b *book) tries(key string) Answer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a := b.makes(key, n)
-	b.runs[a.Text] = tried{key, a}
+	b.runs[a.Text] = tried{key: key, answer: a}
 	return a
+}
+
+// toldFailed judges an error that a caller got, whose work ran in transactions. All
+// but two kinds say that these were not committed, and will not be.
+func (b *book) toldFailed(key string, runs []Answer, err error) {
+	if errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrLeaseLost) || isDone(err) || b.Policy.KeepKey < time.Hour {
+		return // or the key may have been forgotten before its caller asks
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, a := range runs {
+		if a.Text == "" {
+			continue
+		}
+		run := b.runs[a.Text]
+		run.failed = err
+		b.runs[a.Text] = run
+		if slices.ContainsFunc(b.of(key).effects, func(e Answer) bool { return e.Text == a.Text }) {
+			b.Broke(MayRetry, key, "%s is committed, and its caller was told: %v", a.Text, err)
+		}
+	}
 }
 
 // committed is told of the rows of each transaction that was committed.
@@ -144,6 +172,9 @@ func (b *book) committed(rows []string) {
 	defer b.mu.Unlock()
 	for _, row := range rows {
 		run := b.runs[row]
+		if run.failed != nil {
+			b.Broke(MayRetry, run.key, "%s is committed, and its caller was told: %v", row, run.failed)
+		}
 		b.happens(run.key, b.of(run.key), run.answer, 0)
 	}
 }
@@ -282,4 +313,9 @@ func (b *book) waiting() string {
 	}
 	slices.Sort(all)
 	return strings.Join(all, ", ")
+}
+
+// isDone reports whether an error says that the work is done.
+func isDone(err error) bool {
+	return errors.Is(err, once.ErrOutcomeUnavailable) || errors.Is(err, once.ErrExpired)
 }

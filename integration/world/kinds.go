@@ -65,14 +65,24 @@ const longestOutages = 6 * time.Minute
 func smallMail(seed sim.Seed) MailPlan {
 	d := seed.Draw("plan")
 	p := MailPlan{Topics: []string{"a", "b"}[:1+d.Number(2)], Keys: 2, PerKey: 6, Relays: 1 + d.Number(2), Processes: 1 + d.Number(2),
-		Unordered: d.Chance(.2), Bursts: d.Chance(.5), Calls: d.Number(3), Attempts: []int{5, 10}[d.Number(2)],
+		Unordered: d.Chance(.2), Bursts: d.Chance(.5), Calls: d.Number(3), Attempts: []int{2, 3, 5, 10}[d.Number(4)],
 		Flaky: d.Some(.2), Slow: d.Some(.2), Slowest: []time.Duration{5 * time.Second, 40 * time.Second}[d.Number(2)],
 		Copied: d.Some(.2), Copies: 2 + d.Number(3), Outage: longestOutages, Drain: 20 * time.Minute}
 	if d.Chance(.1) {
 		p.Poison = .1
 	}
+	if d.Chance(.1) {
+		p.Deadly = .1
+	}
 	p.Refused = d.Some(.2)
 	p.Relay.Batch = []int{0, 1, 3}[d.Number(3)]
+	p.Pause = []time.Duration{0, 20 * time.Second, 20 * time.Second}[d.Number(3)]
+	if p.Plain = d.Chance(.6); p.Plain {
+		p.Relay.Poll = time.Second
+	}
+	if d.Chance(.15) { // copies that wait for slow handlers
+		p.Attempts, p.Copied, p.Copies, p.Slow, p.Slowest = 2+d.Number(2), .4, 4, .4, 40*time.Second
+	}
 	p.Queues = p.Processes == 1 && d.Chance(.3) // with several processes, a queue keeps no order
 	return p
 }

@@ -10,6 +10,7 @@ const (
 	PublishedIn sim.Law = "publish-order"
 	HandledIn   sim.Law = "handle-order"
 	Blame       sim.Law = "blame"
+	Bounded     sim.Law = "bounded"
 	Drained     sim.Law = "drained"
 	NothingLeft sim.Law = "nothing-left"
 	Lease       sim.Law = "lease"
@@ -25,7 +26,7 @@ const (
 
 // Laws returns all laws.
 func Laws() []sim.Law {
-	return []sim.Law{EffectOnce, OneAnswer, MayRetry, RetryAfter, Decision, Lease, Forgotten, Vanished, Appeared, PublishedIn, HandledIn, Held, Blame,
+	return []sim.Law{EffectOnce, OneAnswer, MayRetry, RetryAfter, Decision, Lease, Forgotten, Vanished, Appeared, PublishedIn, HandledIn, Held, Blame, Bounded,
 		Drained, NothingLeft, RunEnded}
 }
 
@@ -42,6 +43,7 @@ var says = map[sim.Law]string{
 	PublishedIn: "messages of an ordering key are published in the order in which they were put",
 	HandledIn:   "messages of an ordering key are handled in the order in which they were put",
 	Blame:       "a message is set aside only if it failed as often as it may, by itself, and not because something else was down",
+	Bounded:     "a message that its handler fails while others get through is not tried more often than the settings say, until a person decides",
 	Drained:     "when the faults stop, everything is done within a bound",
 	NothingLeft: "when all processes have ended, no lease, no running key and no goroutine is left",
 	Held:        "a message that a person has parked is not published before a person releases it, and nothing of its key passes it",

@@ -32,6 +32,9 @@ type handling struct {
 	done      int
 	failed    int       // attempts that began and did not succeed, while nothing was down
 	own       int       // attempts that its handler failed
+	proven    int       // those before which another message got through since the one before, until a person decided
+	failedAt  time.Time // the last one that its handler failed
+	deadly    int       // those in which the message ended the process, until a person decided
 	excused   int       // attempts that failed while something was down
 	killed    int       // attempts whose process was killed
 	began     time.Time // when the first attempt that failed began; zero: none has
@@ -43,6 +46,9 @@ type handling struct {
 type ledger struct {
 	world     *sim.World
 	consumers []string
+	attempts  int  // before a message is set aside
+	processes int  // of each consumer
+	isDeadly  bool // messages end processes
 
 	mu      sync.Mutex
 	letters map[string]*letter
@@ -216,12 +222,13 @@ func (l *ledger) triesAgain(id, consumer string) (undo func()) {
 	if h.done > 0 {
 		return func() {}
 	}
-	failed, excused, killed, began := h.failed, h.excused, h.killed, h.began
-	h.failed, h.excused, h.killed, h.began = 0, 0, 0, time.Time{}
+	was := *h
+	h.failed, h.excused, h.killed, h.proven, h.deadly, h.began = 0, 0, 0, 0, 0, time.Time{}
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		h.failed, h.excused, h.killed, h.began = h.failed+failed, h.excused+excused, h.killed+killed, began
+		h.failed, h.excused, h.killed, h.proven, h.deadly = h.failed+was.failed, h.excused+was.excused, h.killed+was.killed, h.proven+was.proven, h.deadly+was.deadly
+		h.began = was.began
 	}
 }
 
@@ -278,12 +285,33 @@ func (l *ledger) kill(id, consumer string) {
 func (l *ledger) mustFail(id, consumer string, times int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := l.letters[id].at[consumer]
+	m := l.letters[id]
+	h := m.at[consumer]
 	if h.own >= times {
 		return false
 	}
 	h.own++
+	if last, _ := l.quiet(consumer, m.topic, time.Now()); !h.failedAt.IsZero() && last.After(h.failedAt) {
+		h.proven++
+	}
+	h.failedAt = time.Now()
+	if h.proven > l.attempts*(l.processes+l.world.DeathsOf(consumer))+l.world.FaultsAbout(consumer, m.id) {
+		l.world.Broke(Bounded, m.id, "%s fails it for the %dth time, and others got through between these", consumer, h.proven+1)
+		h.proven = 0
+	}
 	return true
+}
+
+// endsProcess records that a message ends the process which handles it. The first
+// delivery may not be counted, as nothing tells it from others, and the shelf counts
+// anew what has waited for an answer of Lookup.
+func (l *ledger) endsProcess(id, consumer string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.letters[id].at[consumer]
+	if h.deadly++; h.deadly > 2*l.attempts+1+l.world.FaultsAbout(consumer, id) {
+		l.world.Broke(Bounded, id, "it ends the %dth process of %s", h.deadly, consumer)
+	}
 }
 
 // failures returns the attempts at a message that count against it, which was
@@ -299,6 +327,9 @@ func (l *ledger) failures(id, consumer string, parked time.Time, outage time.Dur
 	h := m.at[consumer]
 	n := h.failed - min(h.done, 1) + l.world.StallsOf(consumer, h.began, parked)
 	last, since := l.quiet(consumer, m.topic, parked)
+	if l.isDeadly { // attempts are counted before they begin, and others may end the process by then
+		n += max(l.world.DeathsOf(consumer)-h.killed, 0)
+	}
 	if last.Add(noticed).After(h.began) || parked.Sub(since) >= outage || h.killed > 0 {
 		n += h.excused
 	}

@@ -38,6 +38,7 @@ type MailPlan struct {
 	Attempts int     // of consumers and relays, before a message is set aside
 	Flaky    float64 // messages that their handler fails a few times, and those that the broker refuses a few times
 	Poison   float64 // messages that their handler always fails
+	Deadly   float64 // messages that end the process which handles them, always
 	Slow     float64 // messages whose handler takes long
 	Slowest  time.Duration
 	Copied   float64 // messages that the broker stores several times
@@ -46,7 +47,9 @@ type MailPlan struct {
 	Operators int // people who decide while all is at work
 
 	Relay  outbox.Relay  // settings
+	Plain  bool          // the store tells relays neither of messages nor of each other
 	Outage time.Duration // that consumers wait for: inbox.Retry.Outage
+	Pause  time.Duration // the longest between two attempts; 0: the default
 
 	Drain time.Duration // the bound within which everything is done after the faults
 }
@@ -74,6 +77,8 @@ func (p MailPlan) Run(w *sim.World) *sim.Result {
 	m.broker.Failed = m.ledger.refusedOnce
 	m.broker.Stored = func(b *broker.Message) { m.ledger.publish(b.ID, m.whereIs) }
 
+	m.ledger.isDeadly = m.Deadly > 0
+	m.ledger.attempts, m.ledger.processes = m.Attempts, m.Processes
 	m.ledger.consumers = []string{ledgerName, mailerName}
 	m.startConsumers()
 	for i := range m.Relays {
@@ -95,9 +100,15 @@ func (p MailPlan) Run(w *sim.World) *sim.Result {
 func (m *mail) relay(ctx context.Context, p *sim.Process) error {
 	r := m.Relay
 	r.Store, r.Publisher, r.Logger = m.store.Link(p), m.broker.Publisher(p), m.logger
-	r.Retry.Attempts = m.Attempts
+	r.Retry.Attempts, r.Retry.Limit = m.Attempts, m.Pause
+	if m.Plain {
+		r.Store = plain{r.Store}
+	}
 	return r.Run(ctx)
 }
+
+// plain hides what a store has beyond what relays need: a bell, and their presence.
+type plain struct{ store.Relayable }
 
 // copies is how often the broker stores a message when it is published.
 func (m *mail) copies(b *broker.Message) int {
@@ -119,8 +130,17 @@ var errRefused = errors.New("world: the broker refuses this message")
 
 const forEver = math.MaxInt
 
+// isDeadly reports whether a message ends the processes which handle it.
+func (m *mail) isDeadly(id string) bool {
+	_, deadly := m.Trait("deadly "+id, m.Deadly)
+	return deadly
+}
+
 // failsAt is how often the handler of a consumer fails a message.
 func (m *mail) failsAt(consumer, id string) int {
+	if m.isDeadly(id) {
+		return forEver
+	}
 	if _, poison := m.Trait("poison "+id, m.Poison); poison {
 		return forEver
 	}
@@ -190,7 +210,7 @@ func (m *mail) source(topic, consumer string) broker.Source {
 
 func (m *mail) consumer(p *sim.Process, name, topic string) *inbox.Consumer {
 	c := &inbox.Consumer{Name: name + "-" + topic, Source: m.broker.Source(p, m.source(topic, name), ""),
-		Retry: inbox.Retry{Attempts: m.Attempts, Outage: m.Outage}}
+		Retry: inbox.Retry{Attempts: m.Attempts, Limit: m.Pause, Outage: m.Outage}}
 	h := &handler{mail: m, p: p, consumer: name}
 	switch name {
 	case ledgerName:

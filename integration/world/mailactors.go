@@ -66,6 +66,11 @@ func (h *handler) attempt(m *broker.Message, handle func() error) error {
 
 // business takes its time, and fails if it is to.
 func (h *handler) business(ctx context.Context, m *broker.Message) error {
+	if h.isDeadly(m.ID) {
+		h.ledger.endsProcess(m.ID, h.consumer)
+		h.p.Die()
+		return sim.ErrDead
+	}
 	if d := h.slowness(h.consumer, m.ID); d > 0 {
 		if err := sim.Sleep(ctx, d); err != nil {
 			return err
@@ -210,7 +215,11 @@ func (m *mail) caller(ctx context.Context, p *sim.Process) error {
 		if sim.Sleep(ctx, d.Between(0, m.Length/time.Duration(m.Calls+1))) != nil {
 			return nil
 		}
-		_, _ = once.Do(ctx, m.store.Link(p), op.For(id), func(ctx context.Context, k once.Key) (string, error) {
+		work := op.For(id)
+		if n%2 == 1 { // a step of a larger work, which nobody repeats
+			work = op.Under((&once.Operation[string]{Name: "order"}).For(id).Key())
+		}
+		_, _ = once.Do(ctx, m.store.Link(p), work, func(ctx context.Context, k once.Key) (string, error) {
 			return m.call(ctx, p, k, "", "")
 		}) // what became of it is the reconciler's to find out
 	}

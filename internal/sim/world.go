@@ -67,6 +67,7 @@ type World struct {
 	ended   atomic.Bool
 	beside  sync.WaitGroup // of Go
 	stalled atomic.Bool
+	died    atomic.Bool
 	late    atomic.Int64 // calls that are still to arrive
 }
 
@@ -180,14 +181,27 @@ func (w *World) Broke(law Law, about, format string, args ...any) {
 	w.tell(Line{What: "LAW " + string(law), About: about, Note: b.Note, isLaw: true})
 }
 
-const stalls = "STALLS" // the What of a process that stalls
+// The What of a process that stalls, or is killed.
+const (
+	stalls = "STALLS"
+	dies   = "DIES"
+)
 
 // StallsOf returns how often processes of a program began to stall between two times.
-func (w *World) StallsOf(program string, from, to time.Time) (n int) {
+func (w *World) StallsOf(program string, from, to time.Time) int {
+	return w.happened(stalls, program, from, to)
+}
+
+// DeathsOf returns how often processes of a program were killed.
+func (w *World) DeathsOf(program string) int {
+	return w.happened(dies, program, w.begin, time.Now())
+}
+
+func (w *World) happened(what, program string, from, to time.Time) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, l := range w.result.History {
-		if at := w.begin.Add(l.At); l.What == stalls && strings.HasPrefix(l.Who, program) && at.After(from) && at.Before(to) {
+		if at := w.begin.Add(l.At); l.What == what && strings.HasPrefix(l.Who, program) && at.After(from) && at.Before(to) {
 			n++
 		}
 	}
@@ -196,6 +210,9 @@ func (w *World) StallsOf(program string, from, to time.Time) (n int) {
 
 // HasStalled reports whether a process has stalled.
 func (w *World) HasStalled() bool { return w.stalled.Load() }
+
+// HasDied reports whether a process was killed.
+func (w *World) HasDied() bool { return w.died.Load() }
 
 // LateCalls returns how many late calls are still to arrive.
 func (w *World) LateCalls() int { return int(w.late.Load()) }
@@ -232,6 +249,18 @@ func (w *World) FaultsAbout(program, object string) (n int) {
 		}
 	}
 	return n
+}
+
+// CallsAbout returns the calls about an object, so far.
+func (w *World) CallsAbout(object string) (calls []Line) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range w.result.History {
+		if rest, found := strings.CutPrefix(l.About, object); found && l.Nth > 0 && (rest == "" || rest[0] == ' ') {
+			calls = append(calls, l)
+		}
+	}
+	return calls
 }
 
 // Calm ends all faults. Those that have begun, such as late calls, may still have
