@@ -31,7 +31,9 @@
 #define CALLERS 2
 #define L 2             /* Policy.Lease */
 #define S 1             /* Operation.SettleTime */
+#ifndef W
 #define W 1             /* width of what is known of the time */
+#endif
 #define K 3             /* Policy.KeepKey */
 #define KVF 2           /* Operation.KeyValidFor */
 #ifdef KEY_VALID_TO_THE_END
@@ -110,13 +112,39 @@ inline reads(x) { if :: x = 0 :: x = W fi }
 #define notSurprised (st != RUN || !(counts(1) || counts(2)))
 #define open (st == RUN || st == UNK || st == PARKED)
 
+/* With STEPS, the verifier prints each change of the record, in the numbers of
+   step.go. Histories of real code are compared with them. */
+#ifdef STEPS
+bool took, slow;        /* the attempt took over an unknown one; it was reported after its end */
+#define isOf(c) (own > 0 && (own - 1) % CALLERS + 1 == (c))
+#define actor(c, p) ((p) > 0 -> 2 : (isOf(c) -> 0 : 1))
+#define state(s, zone) ((s) == ABSENT -> (att == 0 -> 0 : 1) : ((s) == RUN -> (left > (zone) -> 2 : 3) : \
+	((s) == UNK -> 4 : ((s) == PARKED -> 5 : 6))))
+#define early ((st == RUN && left <= 0 || st == UNK) && left > -S && !slow)
+#define step(who, verb, from, to, again, odd) printf("step %d %d %d %d %d %d %d\n", \
+	(kind == ASK -> 0 : (kind == KEYED -> 1 : 2)), who, verb, from, to, again, odd)
+#define claims(o) step(0, 0, state(st, 0), 2, 0, (att > 0 && own == (o))); took = (st != ABSENT); slow = false
+#define extends step(0, 1, state(st, -W), 2, 0, 0)
+#define settles(c, p, to) step(actor(c, p), 2, state(st, 0), ((to) == ABSENT -> 1 : state(to, 0)), \
+	((to) == ABSENT && took && (p) == 0 && isOf(c)), ((to) == ABSENT && (p) == 0 && !isOf(c) && early)); slow = (slow || left <= 0)
+#define forgets step(0, 3, state(st, 0), 0, 0, (kept > 0)); took = false; slow = false
+#define commits step(0, 4, 0, 6, 0, 0)
+#else
+#define claims(o)
+#define extends
+#define settles(c, p, to)
+#define forgets
+#define commits
+#endif
+
 /* settle ends the attempt of a fence, and says in ok whether it was accepted and in
    did whether it changed the record. d is the answer, p the person. */
-inline settle(a, o, to, d, p, w) {
+inline settle(c, a, o, to, d, p, w) {
 	reads(w); ok = false; did = false;
 	if
 	:: open && fenced(a, o) && !(st == PARKED && to == UNK) ->
 		law(STALE, att == a && own == o);
+		settles(c, p, to);
 		ok = true; did = true;
 		st = to; by = p; left = 0; keep = 0; kept = 0; ans = 0;
 		if
@@ -137,12 +165,12 @@ inline settle(a, o, to, d, p, w) {
 #define fault atomic { faults > 0 -> faults-- }
 
 /* ask asks about the record that was read as attempt fa of fo. */
-inline ask() {
+inline ask(c) {
 	atomic { yes = (effects > 0); d = what }
 	atomic {
 		if
-		:: yes -> settle(fa, fo, DONE, d, 0, r)
-		:: !yes && sure -> settle(fa, fo, ABSENT, 0, 0, r)
+		:: yes -> settle(c, fa, fo, DONE, d, 0, r)
+		:: !yes && sure -> settle(c, fa, fo, ABSENT, 0, 0, r)
 		:: else
 		fi;
 		yes = false; sure = false; fa = 0; fo = 0; d = 0; ok = false; did = false; r = 0
@@ -164,8 +192,10 @@ claim:	atomic {
 		:: st == DONE -> hear(); r = 0; goto tx
 		:: st == PARKED -> r = 0; goto parked
 		:: mine -> r = 0; busy[me] = true; goto won
-		:: st == ABSENT || (!mine && unknown(r) && take == att) ->
+		:: st == ABSENT && att > 0 && own == tok -> r = 0; goto call    /* released since: the claim is late */
+		:: st == ABSENT && !(att > 0 && own == tok) || (!mine && unknown(r) && take == att) ->
 			reads(r);
+			claims(tok);
 			if :: att == 0 -> age = 0 :: else fi;
 			att++; tok = me + CALLERS*life; own = tok; st = RUN; left = L + r; keep = 0; kept = 0; by = 0; r = 0;
 			cur[me] = att; more[me] = true; busy[me] = true;
@@ -179,10 +209,13 @@ claim:	atomic {
 		:: !mine && unknown(r) && take != att && kind == ASK -> law(LEASE, notSurprised);
 			fa = att; fo = own; sure = sureAt(r); r = 0
 		:: !mine && unknown(r) && take != att && kind == PARK -> law(LEASE, notSurprised);
-			settle(att, own, PARKED, 0, 0, r); r = 0; ok = false; did = false; goto call
-		:: !mine && unknown(r) && take != att && kind == KEYED -> law(LEASE, notSurprised); take = att; r = 0; goto claim
+			fa = att; fo = own; r = 0; goto park
+		:: !mine && unknown(r) && take != att && kind == KEYED && age + r > KVF -> law(LEASE, notSurprised);
+			fa = att; fo = own; r = 0; goto park
+		:: !mine && unknown(r) && take != att && kind == KEYED && age + r <= KVF -> law(LEASE, notSurprised);
+			take = att; r = 0; goto claim
 		fi };
-	ask();
+	ask(me);
 	rest[me] = true;
 #ifdef WAITS_FOR_THE_HOLDER
 #define waited (st != RUN && st != UNK)
@@ -190,6 +223,7 @@ claim:	atomic {
 #define waited (st != RUN && st != UNK || !rest[me] || left <= -(S+W))
 #endif
 await:	atomic { waited -> rest[me] = false; goto call };
+park:	atomic { settle(me, fa, fo, PARKED, 0, 0, r); fa = 0; fo = 0; r = 0; ok = false; did = false; goto call };
 parked:	atomic { st != PARKED -> goto call };
 
 won:	atomic {                          /* under attempt cur[me] */
@@ -201,9 +235,9 @@ won:	atomic {                          /* under attempt cur[me] */
 		if
 		:: hold[me] == L
 #ifdef EXTENDS_A_LAPSED_LEASE
-		:: hold[me] < L && fenced(cur[me], tok) && lapsed(r) -> reads(r); st = RUN; left = L + r; hold[me] = L
+		:: hold[me] < L && fenced(cur[me], tok) && lapsed(r) -> extends; reads(r); st = RUN; left = L + r; hold[me] = L
 #endif
-		:: hold[me] < L && fenced(cur[me], tok) && st == RUN && !lapsed(r) -> reads(r); left = L + r; hold[me] = L
+		:: hold[me] < L && fenced(cur[me], tok) && st == RUN && !lapsed(r) -> extends; reads(r); left = L + r; hold[me] = L; busy[me] = true
 		:: hold[me] < L && !(fenced(cur[me], tok) && st == RUN && !lapsed(r)) ->
 			r = 0; to = (take > 0 -> UNK : ABSENT); goto settled
 		fi;
@@ -232,7 +266,7 @@ extend:	atomic {
 		reads(r); more[me] = false;
 		if
 		:: fenced(cur[me], tok) && st == RUN && !lapsed(r) ->
-			reads(r); left = L + r; hold[me] = L; may[cur[me]] = L
+			extends; reads(r); left = L + r; hold[me] = L; busy[me] = true; may[cur[me]] = L
 		:: else -> hold[me] = 0
 		fi;
 		r = 0; goto reply };
@@ -240,7 +274,7 @@ failed:	atomic { may[cur[me]] = (may[cur[me]] > 0 -> 0 : may[cur[me]]); land[cur
 		to = (kind == PARK -> PARKED : UNK) };
 settled: atomic {
 		hold[me] = 0;
-		settle(cur[me], tok, to, d, 0, r); r = 0; did = false;
+		settle(me, cur[me], tok, to, d, 0, r); r = 0; did = false;
 		if
 		:: fault; ok = false; goto settled      /* the reply is lost */
 		:: to == DONE && ok -> hear(); ok = false; goto tx
@@ -254,7 +288,7 @@ tx:	if :: own1 == 0 -> rows++ :: else fi;
 #else
 tx:	atomic {
 		law(ROWS, charged);
-		if :: own1 == 0 -> own1 = me; rows++ :: else fi;
+		if :: own1 == 0 -> commits; own1 = me; rows++ :: else fi;
 		if :: true :: fault; goto tx :: fault; goto call fi };
 #endif
 	law(ROWS, rows == 1)
@@ -268,19 +302,19 @@ end:	do
 		:: unknown(r) && (!rest[0] || left <= -(S+W)) -> fa = att; fo = own; sure = sureAt(r); rest[0] = true; r = 0
 		:: else -> r = 0; goto end
 		fi };
-	   ask()
+	   ask(0)
 	od
 }
 
 proctype Person(byte me) {
 	byte fa, fo, d, r; bool yes, ok, did, first;
 end:	do
-	:: atomic { st == PARKED -> fa = att; fo = own };
+	:: atomic { st == PARKED || kind == KEYED && unknown(0) && left <= -(S+W) -> fa = att; fo = own };
 	   atomic { nothingArrives -> yes = (effects > 0); d = what };
 	   atomic {
 		if
-		:: yes -> settle(fa, fo, DONE, d, me, r)
-		:: !yes -> settle(fa, fo, ABSENT, 0, me, r)
+		:: yes -> settle(0, fa, fo, DONE, d, me, r)
+		:: !yes -> settle(0, fa, fo, ABSENT, 0, me, r)
 		fi;
 		r = 0; first = did; did = false; yes = false; d = 0 };
 	   atomic {
@@ -341,6 +375,7 @@ proctype Janitor() {
 end:	do
 	:: d_step { life == 0 && ended && (forgettable(0) || forgettable(W)) ->
 		law(FORGOTTEN, kept == 0 && !some(canArrive));
+		forgets;
 		st = ABSENT; att = 0; own = 0; ans = 0; by = 0; keep = 0; age = 0; effects = 0; what = 0; know = 0; told = 0; life++;
 		land[1] = false; land[2] = false; land[3] = false; land[4] = false; land[5] = false; land[6] = false }
 	od
@@ -352,7 +387,10 @@ init { atomic {
 #else
 	if :: kind = ASK :: kind = KEYED :: kind = PARK fi;
 #endif
-	run Caller(1); run Caller(2); run Person(1);
+	run Caller(1); run Caller(2);
+#ifndef NOBODY
+	run Person(1);
+#endif
 #ifdef RECONCILER
 	run Reconciler();
 #endif

@@ -23,6 +23,7 @@ type run struct {
 	defines string // macros, separated by spaces
 	law     string // that a wrong variant breaks; empty: the model is right
 	large   bool   // only in a soak
+	prints  bool   // the steps that it makes
 }
 
 // drains is the law that everything ends. The model of a key has no assertion for
@@ -138,6 +139,7 @@ type result struct {
 	used   time.Duration // of one core, with the compiler's
 	broken string        // the first violation, as Spin reports it
 	story  string        // the steps that lead there
+	steps  []Step        // that were printed, each once
 }
 
 var (
@@ -167,12 +169,20 @@ func (r run) search(t *testing.T) (got result) {
 	if r.large {
 		optimize = "-O1"
 	}
-	call("gcc", optimize, "-w", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=2000", "-o", "pan", "pan.c")
+	compiler := []string{optimize, "-w", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=2000", "-o", "pan", "pan.c"}
 	search := []string{"-m200000"}
+	if r.prints {
+		compiler = append(compiler, "-DPRINTF")
+		search = append(search, "-E")
+	}
+	call("gcc", compiler...)
 	if r.violation() != invalidEnd && (r.model != "key" || r.law != "") { // an assertion says what must hold at the end
 		search = append(search, "-E")
 	}
 	out := call("timeout", append([]string{fmt.Sprint(int(searchTime.Seconds())), "./pan"}, search...)...)
+	if r.prints {
+		got.steps = stepsIn(t, out)
+	}
 	if found := statesStored.FindStringSubmatch(out); found != nil {
 		_, err = fmt.Sscan(found[1], &got.states)
 		proof.Must(t, err)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -38,6 +40,9 @@ type CAS struct {
 	rules  CASRules
 	world  *sim.World
 	leases leases
+
+	protocol *protocol
+	writing  sync.Mutex // held while rows are written, and laws are told
 
 	// Committed is called with the effects of each batch that was applied. It may be
 	// nil.
@@ -127,6 +132,7 @@ type casEngine struct {
 	*CAS
 	p     *sim.Process
 	clock cas.LearnedClock
+	width atomic.Int64 // nanoseconds: see within
 }
 
 // errGateway is the error of a request that did not reach the service.
@@ -157,6 +163,7 @@ func reach[T any](ctx context.Context, e *casEngine, c sim.Call, apply func(cont
 	}
 	if at, ok := servicedate.Of(&http.Response{Header: r.head}, requestID); ok {
 		e.clock.Learn(sent, at, time.Second)
+		e.knows(ctx)
 	}
 	return r.value, r.err
 }
@@ -188,13 +195,33 @@ func (e *casEngine) Put(ctx context.Context, row cas.Row, over string) (cas.Stor
 		if n := len(row.Outcome.Body); e.rules.MaxValue > 0 && n > e.rules.MaxValue {
 			return cas.Stored{}, fmt.Errorf("%w: %d bytes", once.ErrOutcomeRefused, n)
 		}
+		e.writing.Lock()
+		defer e.writing.Unlock()
 		stored, err := e.Table.Put(ctx, row, over)
 		if err == nil {
-			e.leases.wrote(e.p, row, asked, e.rules.Lease)
+			e.wrote(row, over, asked)
 		}
 		return stored, err
 	})
 }
+
+// wrote tells the laws of a row that was asked for at a time.
+func (e *casEngine) wrote(row cas.Row, over string, asked time.Time) {
+	e.leases.wrote(e.p, row, asked, e.rules.Lease)
+	e.protocol.wroteRow(e, row, over, asked)
+}
+
+// knows notes how well the process knows the time that it has just learned.
+func (e *casEngine) knows(ctx context.Context) {
+	now, err := e.clock.Now(ctx)
+	if width := now.Changed().Time().Sub(now.Earliest().Time()); err == nil && width > e.within() {
+		e.width.Store(int64(width))
+	}
+}
+
+// within is the most that the process has not known of the time. Between two
+// responses, which are a minute apart at most, it knows a little less.
+func (e *casEngine) within() time.Duration { return time.Duration(e.width.Load()) + time.Second/10 }
 
 // Commit sends a batch. A gateway that answers has not passed it on.
 func (e *casEngine) Commit(ctx context.Context, tx *memcas.Batch) error {
@@ -209,10 +236,12 @@ func (e *casEngine) Commit(ctx context.Context, tx *memcas.Batch) error {
 	c := sim.StoreWrite("Commit", keys)
 	c.Unknown = once.ErrOutcomeUnknown
 	_, err = reach(ctx, e, c, func(ctx context.Context) (struct{}, error) {
+		e.writing.Lock()
+		defer e.writing.Unlock()
 		err := e.Table.Commit(ctx, tx)
 		if err == nil {
 			for _, c := range changes.All() {
-				e.leases.wrote(e.p, c.Is, asked, e.rules.Lease)
+				e.wrote(c.Is, c.Was.Version, asked)
 			}
 		}
 		if err == nil && e.Committed != nil {

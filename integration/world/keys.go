@@ -186,6 +186,7 @@ func newMemoryShop(w *sim.World, b *book) *memoryShop {
 		s.mu.Unlock()
 		b.committed(rows)
 	}
+	newProtocol(w, b.lifeOf).watch(s.Store)
 	return s
 }
 
@@ -218,7 +219,7 @@ type casShop struct{ *CAS }
 
 func newCASShop(w *sim.World, rules CASRules, b *book) casShop {
 	s := casShop{NewCAS(w, rules)}
-	s.Committed = b.committed
+	s.Committed, s.protocol = b.committed, newProtocol(w, b.lifeOf)
 	return s
 }
 

@@ -15,6 +15,7 @@ const (
 	NothingLeft sim.Law = "nothing-left"
 	Lease       sim.Law = "lease"
 	Held        sim.Law = "held"
+	Protocol    sim.Law = "protocol"
 	RunEnded            = sim.RunEnded
 
 	OneAnswer  sim.Law = "one-answer"
@@ -26,8 +27,8 @@ const (
 
 // Laws returns all laws.
 func Laws() []sim.Law {
-	return []sim.Law{EffectOnce, OneAnswer, MayRetry, RetryAfter, Decision, Lease, Forgotten, Vanished, Appeared, PublishedIn, HandledIn, Held, Blame, Bounded,
-		Drained, NothingLeft, RunEnded}
+	return []sim.Law{EffectOnce, OneAnswer, MayRetry, RetryAfter, Decision, Lease, Protocol, Forgotten, Vanished, Appeared, PublishedIn, HandledIn, Held,
+		Blame, Bounded, Drained, NothingLeft, RunEnded}
 }
 
 var says = map[sim.Law]string{
@@ -37,6 +38,7 @@ var says = map[sim.Law]string{
 	RetryAfter:  "no client of a server sends a request again before the server has asked for it",
 	Decision:    "a decision of a person takes effect once, or says that somebody else has decided",
 	Lease:       "a claim is its holder's until its lease has passed, unless the holder gives it up",
+	Protocol:    "each change of a key is one that the model of the protocol makes",
 	Forgotten:   "what may be forgotten, is forgotten",
 	Vanished:    "a message whose transaction committed is published and handled by each consumer, or it lies somewhere with a reason",
 	Appeared:    "a message whose transaction did not commit is neither published nor handled",

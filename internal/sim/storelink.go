@@ -25,8 +25,16 @@ type Store struct {
 	// else sees what it wrote. It may be nil.
 	Committed func(*memstore.Tx)
 
+	// Recorded is called after each call that may have changed the record of a key,
+	// before any other such call, with the process that made it. keep is how long its
+	// settlement keeps the key. It may be nil.
+	Recorded func(p *Process, k once.Key, keep time.Duration)
+
 	mu      sync.Mutex
 	present map[[16]byte]bool // relays whose lock is held
+
+	recording sync.Mutex // held from a change of a record until Recorded has been called
+	touched   map[*memstore.Tx][]touch
 }
 
 // NewStore returns an empty store.
@@ -34,7 +42,7 @@ func NewStore(w *World, o *memstore.Options) *Store { return StoreOn(w, memstore
 
 // StoreOn returns a store that may have been in other worlds before.
 func StoreOn(w *World, s *memstore.Store) *Store {
-	return &Store{Store: s, world: w, present: make(map[[16]byte]bool)}
+	return &Store{Store: s, world: w, present: make(map[[16]byte]bool), touched: make(map[*memstore.Tx][]touch)}
 }
 
 // Link returns the store as a process sees it.
@@ -102,6 +110,7 @@ func (l *StoreLink) Options() *once.Options { return l.at.Options() }
 
 func (l *StoreLink) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	return Cross(ctx, l.p, StoreWrite("Claim", KeyText(r.Key)), func(ctx context.Context) (once.Record, error) {
+		defer l.record(touch{key: r.Key})()
 		return l.at.Claim(ctx, r)
 	})
 }
@@ -113,12 +122,18 @@ func (l *StoreLink) Get(ctx context.Context, k once.Key) (once.Record, error) {
 }
 
 func (l *StoreLink) Extend(ctx context.Context, f once.Fence, d time.Duration) error {
-	return Do(ctx, l.p, StoreWrite("Extend", KeyText(f.Key)), func(ctx context.Context) error { return l.at.Extend(ctx, f, d) })
+	return Do(ctx, l.p, StoreWrite("Extend", KeyText(f.Key)), func(ctx context.Context) error {
+		defer l.record(touch{key: f.Key})()
+		return l.at.Extend(ctx, f, d)
+	})
 }
 
 func (l *StoreLink) Settle(ctx context.Context, s once.Settlement) error {
 	about := fmt.Sprintf("%s %s", KeyText(s.Key), s.Status)
-	return Do(ctx, l.p, StoreWrite("Settle", about), func(ctx context.Context) error { return l.at.Settle(ctx, s) })
+	return Do(ctx, l.p, StoreWrite("Settle", about), func(ctx context.Context) error {
+		defer l.record(touch{s.Key, s.KeepKey})()
+		return l.at.Settle(ctx, s)
+	})
 }
 
 func (l *StoreLink) Forget(ctx context.Context, limit int) (int, error) {
@@ -216,12 +231,16 @@ func (l *StoreLink) ChangeTx(ctx context.Context, tx *memstore.Tx, m store.Shelv
 
 func (l *StoreLink) ClaimTx(ctx context.Context, tx *memstore.Tx, rs []once.ClaimRequest) ([]once.Record, error) {
 	return Cross(ctx, l.p, StoreRead("ClaimTx", claimsText(rs)), func(ctx context.Context) ([]once.Record, error) {
+		l.shared.touch(tx, claimed(rs)...)
 		return l.at.ClaimTx(ctx, tx, rs)
 	})
 }
 
 func (l *StoreLink) SettleTx(ctx context.Context, tx *memstore.Tx, sets []once.Settlement) error {
-	return Do(ctx, l.p, StoreRead("SettleTx", ""), func(ctx context.Context) error { return l.at.SettleTx(ctx, tx, sets) })
+	return Do(ctx, l.p, StoreRead("SettleTx", ""), func(ctx context.Context) error {
+		l.shared.touch(tx, settled(sets)...)
+		return l.at.SettleTx(ctx, tx, sets)
+	})
 }
 
 func (l *StoreLink) PutTx(ctx context.Context, tx *memstore.Tx, ms []store.Outgoing) error {

@@ -33,8 +33,11 @@ func (l *StoreLink) Transact(ctx context.Context, rs []once.ClaimRequest,
 		return l.at.Transact(ctx, rs, func(tx *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
 			sets, err := body(tx, recs)
 			if err != nil {
+				l.shared.touchedBy(tx)
 				return nil, err
 			}
+			l.shared.touch(tx, claimed(rs)...)
+			l.shared.touch(tx, settled(sets)...)
 			return sets, c.arrives(tx)
 		})
 	})
@@ -50,6 +53,7 @@ func (l *StoreLink) TransactAt(ctx context.Context, from, to store.Position, bod
 	_, err := c.run(func(ctx context.Context) ([]once.Record, error) {
 		return nil, l.at.TransactAt(ctx, from, to, func(tx *memstore.Tx) error {
 			if err := body(tx); err != nil {
+				l.shared.touchedBy(tx)
 				return err
 			}
 			return c.arrives(tx)
@@ -66,8 +70,9 @@ func (l *StoreLink) begin(ctx context.Context, about string) error {
 type committing struct {
 	*crossing
 	ctx     context.Context
-	store   *Store
+	link    *StoreLink
 	tx      *memstore.Tx // once COMMIT has arrived
+	commits func()       // ends the record of a COMMIT that is applied; nil: it is not
 	answers chan answer
 }
 
@@ -79,7 +84,7 @@ type answer struct {
 
 func (l *StoreLink) commit(ctx context.Context, about string) *committing {
 	c := Call{Links: StoreLinks, What: "Commit", About: about, Faults: WriteFault, Unknown: once.ErrOutcomeUnknown}
-	return &committing{crossing: l.p.depart(c), ctx: ctx, store: l.shared, answers: make(chan answer, 2)}
+	return &committing{crossing: l.p.depart(c), ctx: ctx, link: l, answers: make(chan answer, 2)}
 }
 
 // run runs the transaction. If COMMIT is late, the caller has its answer before
@@ -109,13 +114,16 @@ func (c *committing) end(transact func(context.Context) ([]once.Record, error)) 
 		}
 	}()
 	recs, err := transact(context.WithoutCancel(c.ctx))
+	if c.commits != nil {
+		c.commits()
+	}
 	if c.tx == nil { // it never came to COMMIT
 		c.answers <- answer{recs: recs, err: err}
 		return
 	}
 	c.told(err)
-	if err == nil && c.store.Committed != nil {
-		c.store.Committed(c.tx)
+	if err == nil && c.link.shared.Committed != nil {
+		c.link.shared.Committed(c.tx)
 	}
 	if err == nil && c.fault == After {
 		recs, err = nil, once.ErrOutcomeUnknown
@@ -125,8 +133,14 @@ func (c *committing) end(transact func(context.Context) ([]once.Record, error)) 
 
 // arrives is the way of COMMIT to the server. It returns why the server does not
 // commit.
-func (c *committing) arrives(tx *memstore.Tx) error {
+func (c *committing) arrives(tx *memstore.Tx) (err error) {
 	c.tx = tx
+	defer func() {
+		touched := c.link.shared.touchedBy(tx)
+		if err == nil {
+			c.commits = c.link.record(touched...)
+		}
+	}()
 	c.from.wake(c.notices)
 	time.Sleep(c.there)
 	w := c.from.World
