@@ -184,7 +184,7 @@ func (l *Life) judge(step Step, was, w Write) error {
 	case !makes:
 		return fmt.Errorf("models: key.pml does not make this step: %v\nfrom %v\nto   %v", step, was, w)
 	case onlyLearned && !l.Learned:
-		return fmt.Errorf("models: key.pml makes this step only%s: %v\nfrom %v\nto   %v", learned, step, was, w)
+		return fmt.Errorf("models: key.pml makes this step only with a learned clock: %v\nfrom %v\nto   %v", step, was, w)
 	}
 	return nil
 }

@@ -71,6 +71,7 @@ func (p MailPlan) Run(w *sim.World) *sim.Result {
 	m := &mail{World: w, MailPlan: p, ledger: newLedger(w), logger: slog.New(slog.DiscardHandler)}
 	m.store = sim.NewStore(w, &memstore.Options{Options: once.Options{Logger: m.logger}})
 	m.store.Committed = m.ledger.committed
+	newProtocol(w, lifeOfMail).watch(m.store)
 	m.broker = sim.NewBroker(w, nil)
 	m.broker.Copies = m.copies
 	m.broker.Refuses = m.refuses

@@ -16,13 +16,13 @@ import (
 // See models.Life for what it does not look at.
 type protocol struct {
 	world *sim.World
-	begin func(once.Key) models.Life // of a key that was never seen
+	begin func(once.Key) (_ models.Life, ok bool) // of a key that was never seen; false: the model has none like it
 
 	mu    sync.Mutex
 	lives map[once.Key]*models.Life
 }
 
-func newProtocol(w *sim.World, begin func(once.Key) models.Life) *protocol {
+func newProtocol(w *sim.World, begin func(once.Key) (_ models.Life, ok bool)) *protocol {
 	return &protocol{world: w, begin: begin, lives: make(map[once.Key]*models.Life)}
 }
 
@@ -33,8 +33,11 @@ func (l *protocol) wrote(p *sim.Process, k once.Key, w models.Write) {
 	defer l.mu.Unlock()
 	life := l.lives[k]
 	if life == nil {
-		life = new(models.Life)
-		*life = l.begin(k)
+		first, ok := l.begin(k)
+		if !ok {
+			return
+		}
+		life = &first
 		l.lives[k] = life
 	}
 	w.By, w.Person = p.Name, strings.HasPrefix(p.Name, "person")
@@ -84,11 +87,23 @@ func (l *protocol) wroteRow(e *casEngine, row cas.Row, over string, asked time.T
 }
 
 // lifeOf returns the life of a key of a world of keys.
-func (plan KeysPlan) lifeOf(k once.Key) models.Life {
+func (plan KeysPlan) lifeOf(k once.Key) (_ models.Life, ok bool) {
 	kind := map[string]models.Kind{asks: models.Ask, honours: models.Keyed, parks: models.Park, inTx: models.Tx}[workOf(k)]
 	life := models.Life{Kind: kind, SettleTime: plan.Settles}
 	if plan.CAS != nil {
 		life.Learned, life.Collects = true, true
 	}
-	return life
+	return life, true
+}
+
+// lifeOfMail returns the life of a key of a world of messages. Those of consumers
+// are parked with their messages, which the model leaves out.
+func lifeOfMail(k once.Key) (_ models.Life, ok bool) {
+	switch k.Operation {
+	case callName:
+		return models.Life{Kind: models.Ask, SettleTime: time.Minute}, true
+	case "order":
+		return models.Life{Kind: models.Tx}, true
+	}
+	return models.Life{}, false
 }

@@ -21,7 +21,7 @@ import (
 )
 
 const usage = `usage: world [-kind KIND] [-seed N] [-seeds N] [-for DURATION] [-law LAW] [-first] [-shrink] [-history]
-       world -power [-kind KIND] [-seeds N] [-for DURATION] [-only REGEXP]
+       world -power [-kind KIND] [-seeds N] [-for DURATION] [-law LAW] [-only REGEXP]
 
 Plays worlds, one for each seed, and reports which laws they break.
 

@@ -19,6 +19,7 @@ import (
 // each.
 type powerTask struct {
 	kind  string
+	law   string // empty: any
 	seeds int
 	limit time.Duration // for each bug
 	bugs  []seedbugs.WorldBug
@@ -32,6 +33,7 @@ func power(ctx context.Context, args []string) int {
 	flags := flag.NewFlagSet("world -power", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // wrong prints the error
 	flags.StringVar(&t.kind, "kind", "", "")
+	flags.StringVar(&t.law, "law", "", "")
 	flags.IntVar(&t.seeds, "seeds", 2000, "")
 	flags.DurationVar(&t.limit, "for", 2*time.Minute, "")
 	flags.StringVar(&only, "only", "", "")
@@ -134,7 +136,7 @@ func (t *powerTask) first(ctx context.Context, binary *world.Binary, kind string
 	limit time.Duration) (n int, law string, err error) {
 
 	cmd, err := binary.Command(ctx, []string{"-kind", kind, "-seed", strconv.Itoa(from), "-seeds", strconv.Itoa(seeds),
-		"-for", limit.String(), "-first", "-brief"})
+		"-for", limit.String(), "-law", t.law, "-first", "-brief"})
 	if err != nil {
 		return 0, "", err
 	}
