@@ -4,8 +4,9 @@
  *
  * Two callers have the same delivery. Each does a step outside, with Do, and then
  * ends the work in a transaction, with DoTx: these are the two keys. A reconciler
- * asks about what is unknown, and two people decide about what is parked. The other
- * system can be asked (ASK), honours keys (KEYED), or does neither (PARK).
+ * asks about what is unknown, and two people decide about what is parked, and about
+ * what is unknown for long and nobody calls again. The other system can be asked
+ * (ASK), honours keys (KEYED), or does neither (PARK).
  *
  * Time is counted in ticks. A process knows it within an interval of W ticks, at a
  * store whose clock is learned: whoever writes an end writes it up to W late, and
@@ -23,7 +24,8 @@
  * caller has left, reopening, and archives. A request arrives at the other system
  * at most S ticks after the end of its attempt, as SettleTime declares. KeyValidFor
  * is declared shorter than the other system keeps keys, by the longest attempt and
- * S. A key is kept for longer than a lease and S, and forgotten once at most.
+ * S. A key is kept for longer than a lease and S, and forgotten once at most. S is
+ * not less than W: see docs/models.md.
  */
 #ifndef FAULTS
 #define FAULTS 2
@@ -388,7 +390,7 @@ init { atomic {
 	if :: kind = ASK :: kind = KEYED :: kind = PARK fi;
 #endif
 	run Caller(1); run Caller(2);
-#ifndef NOBODY
+#ifndef NOBODY  /* decides */
 	run Person(1);
 #endif
 #ifdef RECONCILER

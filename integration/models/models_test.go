@@ -42,7 +42,7 @@ var runs = []run{
 	{model: "key", defines: "FAULTS=1 EXTENDS_A_LAPSED_LEASE", law: "EFFECT"},
 	{model: "key", defines: "FAULTS=1 NO_SETTLE_TIME", law: "EFFECT"},
 	{model: "key", defines: "FAULTS=1 KEY_VALID_TO_THE_END", law: "EFFECT"},
-	{model: "key", defines: "FAULTS=2 KIND=KEYED NOT_DONE_FREES", law: "EFFECT"},
+	{model: "key", defines: "FAULTS=2 KIND=KEYED NOBODY NOT_DONE_FREES", law: "EFFECT"},
 	{model: "key", defines: "FAULTS=1 ROWS_APART", law: "ROWS"},
 	{model: "key", defines: "FAULTS=1 KIND=PARK TELLS_EVERYBODY", law: "DECISION"},
 	{model: "key", defines: "FAULTS=1 WAITS_FOR_THE_HOLDER", law: drains},
