@@ -119,8 +119,9 @@ const (
 // that say what must happen. The report counts such requests. They are found by
 // the ID of the request in the key or the message.
 //
-// The first day that breaks a law fails the test, with the story of the request
-// and the way to play it again. If all hold, the log has a report. Everything is
+// The first day that breaks a law fails the test. It is played again with fewer
+// customers, instances and faults, as long as the law breaks. The finding has the
+// story of the request on the smallest day, and the way to play it again. If all hold, the log has a report. Everything is
 // drawn from one seed, so a break can be played again. Events at the same instant
 // have no fixed order: a few breaks need another try. Go 1.25 cannot seed
 // crypto/rand, and needs more of them.

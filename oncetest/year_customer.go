@@ -32,13 +32,13 @@ func (c *customer) run(ctx context.Context, p *sim.Process) error {
 		return nil
 	}
 	windows, rounds := 1, 1
-	if at.Chance(.2) {
+	if at.Chance(.2) && c.does(p, opensWindow) {
 		windows = 2
 	}
-	if at.Chance(.3) {
+	if at.Chance(.3) && c.does(p, comesAgain) {
 		rounds = 2
 	}
-	leaves := at.Chance(.3) && !c.again
+	leaves := at.Chance(.3) && !c.again && c.does(p, isImpatient)
 	var all sync.WaitGroup
 	for range windows {
 		all.Add(1)
@@ -54,6 +54,15 @@ func (c *customer) run(ctx context.Context, p *sim.Process) error {
 	all.Wait()
 	<-ctx.Done()
 	return nil
+}
+
+// does reports whether the customer may do what makes trouble.
+func (c *customer) does(p *sim.Process, what string) bool {
+	happens := c.world.Happens(fmt.Sprintf("%s %s", p.Name, what))
+	if happens {
+		c.world.Tell(sim.Line{Who: p.Name, What: what, About: c.request.id})
+	}
+	return happens
 }
 
 // insist sends the request until it is answered. A customer who leaves does so when
@@ -74,7 +83,7 @@ func (c *customer) insist(ctx context.Context, p *sim.Process, leaves bool) {
 }
 
 func (c *customer) leave(p *sim.Process) {
-	c.world.Tell(sim.Line{Who: p.Name, What: "GIVES UP", About: c.request.id})
+	c.world.Tell(sim.Line{Who: p.Name, What: toldGivesUp, About: c.request.id})
 	c.ledger.mu.Lock()
 	defer c.ledger.mu.Unlock()
 	c.request.gaveUp = true

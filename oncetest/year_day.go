@@ -58,7 +58,7 @@ func (y *year) run(t *testing.T) (held bool) {
 		result := d.live()
 		y.totals.add(result)
 		if len(result.Broken) > 0 {
-			y.found(d.explain(result))
+			y.found(y.shrink(t, d, result).explain())
 			time.Sleep(wholeDay) // for what has not returned in time
 			return false
 		}
@@ -124,10 +124,14 @@ func (d *day) live() *sim.Result {
 		d.world.Start(fmt.Sprint("instance", n+1), func(ctx context.Context, p *sim.Process) error { return d.instance(ctx, p, n) })
 	}
 	for n := range d.Requests {
+		name := fmt.Sprint("customer", n+1)
+		if d.world.Without[name] {
+			continue
+		}
 		r := d.add(fmt.Sprintf("d%dr%03d", d.number, n+1))
 		d.orders = append(d.orders, r)
 		c := &customer{day: d, request: r}
-		d.world.Start(fmt.Sprint("customer", n+1), c.run)
+		d.world.Start(name, c.run)
 	}
 	d.startRepeats()
 	d.world.BeginOutages()
@@ -194,7 +198,7 @@ func (d *day) recentMessage(at *sim.Draw) *broker.Message {
 func (d *day) publishAgain(ctx context.Context, pause time.Duration, m *broker.Message) error {
 	if sim.Sleep(ctx, pause) == nil && d.world.Happens("copy of "+m.ID) && d.shared.broker.Publisher().Publish(ctx, []*broker.Message{m}) == nil {
 		d.totals.copied.Add(1)
-		d.world.Tell(sim.Line{What: "COMES AGAIN", About: m.ID})
+		d.world.Tell(sim.Line{What: toldCopy, About: m.ID})
 	}
 	<-ctx.Done()
 	return nil

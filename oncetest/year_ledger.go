@@ -119,6 +119,7 @@ func (y *year) happens(r row) {
 	}
 	y.totals.effects++
 	req.happened[r.effect]++
+	y.world.Tell(sim.Line{What: toldEffect, About: r.id, Note: r.effect})
 	if n := req.happened[r.effect]; n > 1 && e.Promise != AtLeastOnce {
 		y.world.Broke(lawEffectOnce, r.id, "%q happened %d times", r.effect, n)
 	}

@@ -97,20 +97,26 @@ func (y *year) promised() string {
 
 const maxStory = 60 // lines
 
-// explain tells how a day broke a law.
-func (d *day) explain(r *sim.Result) string {
-	first := r.Broken[0]
+// explain tells how a day broke a law: first in sentences, then call by call.
+func (s *shrinker) explain() string {
+	first := s.result.Broken[0]
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\n  law:     %s\n  seen:    %s\n  day:     %d of %d\n", first.About, says[first.Law], first.Law, first.Note, d.number, d.Days)
-	if others := len(r.Broken) - 1; others > 0 {
+	fmt.Fprintf(&b, "%s: %s\n  law:     %s\n  seen:    %s\n  day:     %d of %d\n", first.About, says[first.Law], first.Law, first.Note,
+		s.day.number, s.day.Days)
+	if others := len(s.result.Broken) - 1; others > 0 {
 		fmt.Fprintf(&b, "  also:    %d more breaks on this day\n", others)
 	}
-	lines := story(r.History, first)
+	if s.found {
+		fmt.Fprintf(&b, "  enough:  %s\n", s.size())
+	}
+	lines := story(s.result.History, first)
+	b.WriteString("  story:   in seconds since the morning\n")
+	b.WriteString(told(lines))
 	if cut := len(lines) - maxStory; cut > 0 {
-		fmt.Fprintf(&b, "  story:   in seconds since the morning, without %d lines before\n", cut)
+		fmt.Fprintf(&b, "  calls:   without %d lines before\n", cut)
 		lines = lines[cut:]
 	} else {
-		b.WriteString("  story:   in seconds since the morning\n")
+		b.WriteString("  calls:\n")
 	}
 	b.WriteString(sim.Print(lines))
 	return b.String()

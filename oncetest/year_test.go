@@ -402,9 +402,25 @@ func TestASeedPlaysAgain(t *testing.T) {
 	_, first := lived(t, s, 365, 7)
 	t.Setenv("ONCETEST_SEED", "7")
 	y, again := lived(t, s, 365, 1)
-	head := func(finding string) string { head, _, _ := strings.Cut(finding, "story:"); return head }
+	head := func(finding string) string { head, _, _ := strings.Cut(finding, "enough:"); return head }
 	if y.Seed != 7 || first == "" || head(first) != head(again) {
 		t.Errorf("seed 7 was played twice:\n%s\n%s", first, again)
+	}
+}
+
+// TestAFindingIsShrunk finds a mistake that needs a lost reply, and nothing else.
+func TestAFindingIsShrunk(t *testing.T) {
+	s := shop(shopParts{charge: chargeWithANewKey})
+	s.Requests, s.Instances = 8, 3
+	_, finding := lived(t, s, 365, 2)
+	for _, words := range []string{"enough:  1 customer, 1 instance and 1 fault\n", `"charge" happens for`, "This breaks effect-once"} {
+		if !strings.Contains(finding, words) {
+			t.Errorf("%q is missing:\n%s", words, finding)
+		}
+	}
+	told, _, _ := strings.Cut(finding, "calls:")
+	if n := strings.Count(told, "\n"); n > 20 || !strings.Contains(told, "reply is lost") && !strings.Contains(told, "arrives") {
+		t.Errorf("the story has %d lines, or does not say why:\n%s", n, told)
 	}
 }
 
@@ -444,7 +460,8 @@ func TestYearFindsMistakes(t *testing.T) {
 			for seed := range uint64(2) {
 				y, finding := lived(t, s, 365, seed+1)
 				law := "law:     " + string(test.law)
-				if !strings.Contains(finding, law) || !strings.Contains(finding, "story:") {
+				if !strings.Contains(finding, law) || !strings.Contains(finding, "story:") ||
+					!strings.Contains(finding, "enough:") && test.law != lawRunStays {
 					t.Errorf("seed %d: want %q:\n%s", seed+1, law, finding)
 				}
 				t.Logf("seed %d: found on day %d", seed+1, y.totals.days)
