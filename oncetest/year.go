@@ -40,6 +40,13 @@ type Service struct {
 	// service that only consumes. It is always the same for an ID.
 	Message func(id string) *broker.Message
 
+	// People is how many people decide about what is set aside, while everything goes
+	// wrong: they discard and replay parked messages, and hold messages in the outbox.
+	// In the evening one of them has all that is left tried again. Systems outside then
+	// refuse some requests until a person has settled that: see [ErrRefused].
+	// Default: 0, and what is set aside stays there.
+	People int
+
 	Days      int // how many days pass; default 365
 	Requests  int // new ones of a day; default 4, at most 999
 	Instances int // that run at once; default 2
@@ -80,6 +87,11 @@ type Effect struct {
 	// HonoursKeys has the system ignore a call whose key it has seen. Such calls can
 	// also arrive twice.
 	HonoursKeys bool
+
+	// Consumer is the name of the consumer that has the effect happen, once for each
+	// request, if one does. If a person discards the message there, the effect must not
+	// happen later, and the others must.
+	Consumer string
 }
 
 // Promise is how often an effect happens for a request.
@@ -110,6 +122,7 @@ const (
 //     rejected.
 //   - nothing-lost: a request that was answered has its effects.
 //   - answered: a customer who does not give up gets an answer.
+//   - given-up: an effect does not happen after a person has discarded its message.
 //   - known: an effect belongs to a request.
 //   - run-ended, run-stays: what Program.Run lists returns when its context ends,
 //     and not before.
@@ -158,8 +171,8 @@ func (s Service) year() (*year, error) {
 		return nil, errors.New("the Service needs Start and Effects")
 	case s.Request != nil && s.Message != nil:
 		return nil, errors.New("the Service has Request and Message: give it one of them")
-	case s.Days < 0 || s.Requests < 0 || s.Requests > 999 || s.Instances < 0 || s.Drain < 0:
-		return nil, errors.New("the Service has a negative Days, Requests, Instances or Drain, or more than 999 Requests")
+	case s.Days < 0 || s.Requests < 0 || s.Requests > 999 || s.Instances < 0 || s.People < 0 || s.Drain < 0:
+		return nil, errors.New("the Service has a negative Days, Requests, Instances, People or Drain, or more than 999 Requests")
 	}
 	y := newYear(s)
 	for _, e := range s.Effects {

@@ -134,9 +134,11 @@ func (d *day) live() *sim.Result {
 		d.world.Start(name, c.run)
 	}
 	d.startRepeats()
+	d.startPeople()
 	d.world.BeginOutages()
 	time.Sleep(busyTime)
 	d.world.Calm()
+	d.tidy()
 	d.drain()
 	return d.world.End()
 }

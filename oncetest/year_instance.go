@@ -84,7 +84,11 @@ func (i *Instance) Call(ctx context.Context, effect, id, key string) error {
 	if i.day.effects[effect].HonoursKeys {
 		c.Faults = sim.AnyFault
 	}
-	return dialed(sim.Do(ctx, i.process, c, func(context.Context) error {
+	return dialed(sim.Do(ctx, i.process, c, func(ctx context.Context) error {
+		if i.day.refuses(row{effect, id}) {
+			return ErrRefused
+		}
+		i.day.hasArrived(ctx, id)
 		i.day.called(row{effect, id}, key)
 		return nil
 	}))

@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/sim"
 	"github.com/effectively-once/once/store/memstore"
 )
@@ -20,6 +22,7 @@ const (
 	lawNothingLost  sim.Law = "nothing-lost"
 	lawAnswered     sim.Law = "answered"
 	lawKnown        sim.Law = "known"
+	lawGivenUp      sim.Law = "given-up"
 	lawRunStays     sim.Law = "run-stays"
 )
 
@@ -31,6 +34,7 @@ var says = map[sim.Law]string{
 	lawNothingLost:  "a request was accepted, and its effects did not happen",
 	lawAnswered:     "a customer who does not give up got no answer",
 	lawKnown:        "an effect belongs to no request",
+	lawGivenUp:      "an effect happened after a person had given it up",
 	sim.RunEnded:    "what Program.Run lists ended before its context",
 	lawRunStays:     "what Program.Run lists did not return after its context ended",
 }
@@ -43,6 +47,11 @@ type requestState struct {
 	gaveUp   bool
 	waits    bool           // for a person
 	happened map[string]int // effects, by name
+
+	excused   map[string]bool      // consumers of which a person may have given up a message; "": of all
+	givenUp   map[string]time.Time // consumers of which a person has given up the message
+	settled   bool                 // no system refuses it any more
+	unclaimed bool                 // a call arrived from outside of guarded work
 }
 
 // answer is a final answer to a request.
@@ -56,22 +65,24 @@ type ledger struct {
 	mu       sync.Mutex
 	requests map[string]*requestState
 	pending  map[*memstore.Tx][]row
-	seen     map[string]bool // keys at the systems that honour them, by effect
-	world    *sim.World      // of today, which is told of broken laws
+	seen     map[string]bool   // keys at the systems that honour them, by effect
+	claims   map[once.Key]bool // under which a call has arrived
+	world    *sim.World        // of today, which is told of broken laws
 }
 
 // row becomes an effect when its transaction commits.
 type row struct{ effect, id string }
 
 func newLedger() *ledger {
-	return &ledger{requests: make(map[string]*requestState), pending: make(map[*memstore.Tx][]row), seen: make(map[string]bool)}
+	return &ledger{requests: make(map[string]*requestState), pending: make(map[*memstore.Tx][]row), seen: make(map[string]bool),
+		claims: make(map[once.Key]bool)}
 }
 
 // add makes a request known.
 func (l *ledger) add(id string) *requestState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := &requestState{id: id, happened: make(map[string]int)}
+	r := &requestState{id: id, happened: make(map[string]int), excused: make(map[string]bool), givenUp: make(map[string]time.Time)}
 	l.requests[id] = r
 	return r
 }
@@ -123,6 +134,10 @@ func (y *year) happens(r row) {
 	if n := req.happened[r.effect]; n > 1 && e.Promise != AtLeastOnce {
 		y.world.Broke(lawEffectOnce, r.id, "%q happened %d times", r.effect, n)
 	}
+	if at, ok := req.givenUp[e.Consumer]; ok && e.Consumer != "" && time.Since(at) > sure {
+		y.world.Broke(lawGivenUp, r.id, "%q happened %v after a person had discarded the message at consumer %q", r.effect,
+			time.Since(at).Round(time.Second), e.Consumer)
+	}
 	if req.answer != nil && req.answer.rejected {
 		y.world.Broke(lawAllOrNothing, r.id, "%q happened, and the request was rejected: %s", r.effect, req.answer.text)
 	}
@@ -164,7 +179,7 @@ func (r *requestState) some() (all []string) {
 // missing returns the effects of a request that must still happen, if any does.
 func (y *year) missing(r *requestState) (all []string) {
 	for _, e := range y.Effects {
-		if e.Promise != AtMostOnce && r.happened[e.Name] == 0 {
+		if e.Promise != AtMostOnce && r.happened[e.Name] == 0 && !r.excuses(e) {
 			all = append(all, e.Name)
 		}
 	}

@@ -19,6 +19,9 @@ type totals struct {
 	effects  int
 	kills    int
 	stalls   int
+	replayed int // by people
+	given    int // up, by people
+	held     int // by people
 	outages  int
 	faults   map[sim.FaultKind]int
 	slowest  time.Duration // from the last fault of a day until everything was done
@@ -42,6 +45,12 @@ func (c *totals) add(r *sim.Result) {
 			c.stalls++
 		case l.What == "DOWN":
 			c.outages++
+		case l.What == personReplays:
+			c.replayed++
+		case l.What == personDiscards:
+			c.given++
+		case l.What == personParks:
+			c.held++
 		}
 	}
 }
@@ -74,6 +83,9 @@ func (y *year) report(took time.Duration) string {
 	fmt.Fprintf(&b, "            Each request had all of its effects or none. %d were rejected, and %d were given up by their customers unanswered.\n",
 		rejected, gaveUp)
 	fmt.Fprintf(&b, "            Everything was done %v after the last fault of a day, at the latest.\n", c.slowest.Round(time.Second))
+	if y.People > 0 {
+		fmt.Fprintf(&b, "  people:   %d times a message was replayed, %d times discarded, and %d times held in the outbox.\n", c.replayed, c.given, c.held)
+	}
 	if waiting > 0 {
 		fmt.Fprintf(&b, "  aside:    %d requests wait for a person: they are parked, stuck, or in a queue of dead letters.\n", waiting)
 	}

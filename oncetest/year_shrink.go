@@ -128,7 +128,7 @@ func without(all, some []sim.Fault) []sim.Fault {
 
 // size says how small the day has become.
 func (s *shrinker) size() string {
-	customers, instances := 0, 0
+	customers, instances, decisions := 0, 0, 0
 	for _, name := range s.result.Started {
 		switch {
 		case strings.HasPrefix(name, "customer"):
@@ -137,12 +137,20 @@ func (s *shrinker) size() string {
 			instances++
 		}
 	}
-	days := ""
+	for _, f := range s.result.Faults {
+		if strings.HasPrefix(f.ID, "person") {
+			decisions++
+		}
+	}
+	people, days := "", ""
+	if decisions > 0 {
+		people = ", " + counted(decisions, "decision") + " of a person"
+	}
 	if n := s.best.last - s.best.first; n > 0 {
 		days = fmt.Sprintf(", after %s", counted(n, "day"))
 	}
-	return fmt.Sprintf("%s, %s and %s%s", counted(customers, "customer"), counted(instances, "instance"),
-		counted(len(s.result.Faults), "fault"), days)
+	return fmt.Sprintf("%s, %s%s and %s%s", counted(customers, "customer"), counted(instances, "instance"), people,
+		counted(len(s.result.Faults)-decisions, "fault"), days)
 }
 
 func counted(n int, what string) string {

@@ -16,6 +16,14 @@ const (
 	toldCopy    = "COMES AGAIN"
 )
 
+// What people do.
+const (
+	personParks    = "PARKS"
+	personReplays  = "REPLAYS"
+	personDiscards = "DISCARDS"
+	personFrees    = "FREES"
+)
+
 // What customers do that makes trouble.
 const (
 	opensWindow = "opens a second window"
@@ -55,6 +63,10 @@ func sentence(l sim.Line) string {
 		return "A copy of message " + l.About + " arrives."
 	case toldGivesUp:
 		return who + " gives up."
+	case personParks, personReplays, personDiscards:
+		return fmt.Sprintf("%s %s message %s: %s.", who, strings.ToLower(l.What), l.About, l.Note)
+	case personFrees:
+		return fmt.Sprintf("%s frees the key of %s, because nothing has arrived.", who, l.About)
 	case opensWindow, comesAgain, isImpatient:
 		return who + " " + l.What + "."
 	case toldEffect:
@@ -86,6 +98,9 @@ func sentence(l sim.Line) string {
 		return call + ", and gets no reply, because it arrives later."
 	case sim.Twice:
 		return call + ", which arrives twice."
+	}
+	if strings.HasPrefix(l.What, "calls ") && strings.Contains(l.Note, ErrRefused.Error()) {
+		return call + ", which is refused."
 	}
 	return ""
 }

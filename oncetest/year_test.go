@@ -119,6 +119,9 @@ func TestARightServiceBreaksNoLawWithAnySeed(t *testing.T) {
 		if _, finding := lived(t, shop(shopParts{}), 3, seed+1); finding != "" {
 			t.Errorf("seed %d: %s", seed+1, finding)
 		}
+		if _, finding := lived(t, staffed(shopParts{charge: chargeOrPark}), 3, seed+1); finding != "" {
+			t.Errorf("with people, seed %d: %s", seed+1, finding)
+		}
 	}
 }
 
@@ -465,6 +468,109 @@ func TestYearFindsMistakes(t *testing.T) {
 					t.Errorf("seed %d: want %q:\n%s", seed+1, law, finding)
 				}
 				t.Logf("seed %d: found on day %d", seed+1, y.totals.days)
+			}
+		})
+	}
+}
+
+// staffed is the shop with people. Its bank refuses some charges.
+func staffed(parts shopParts) Service {
+	s := shop(parts)
+	s.Effects[1].Consumer, s.Effects[2].Consumer = "billing", "receipts"
+	s.People = 2
+	return s
+}
+
+// chargeOrPark parks what the bank refuses.
+func chargeOrPark(i *Instance) inbox.Handler {
+	op := &once.Operation[string]{OnUnknown: once.Resend}
+	return inbox.Do(i.Store(), op, func(ctx context.Context, key once.Key, m *broker.Message) (string, error) {
+		err := i.Call(ctx, "charge", m.ID, key.String())
+		switch {
+		case errors.Is(err, ErrRefused):
+			err = once.Permanent(once.NotDone(err))
+		case once.IsDialError(err):
+			err = once.NotDone(inbox.Unavailable(err))
+		}
+		return "charged", err
+	})
+}
+
+func TestPeopleDecideAboutWhatIsSetAside(t *testing.T) {
+	for name, charge := range map[string]func(*Instance) inbox.Handler{"parks": chargeOrPark, "resends": chargeOrder, "parks what is unknown": parking} {
+		t.Run(name, func(t *testing.T) {
+			s := staffed(shopParts{charge: charge})
+			if name == "parks what is unknown" {
+				s.Effects[1].HonoursKeys = false
+			}
+			y, finding := lived(t, s, 100, 1)
+			report := y.report(time.Second)
+			if finding != "" || strings.Contains(report, "people:   0") {
+				t.Error(finding, report)
+			}
+		})
+	}
+}
+
+// chargeLater tries what failed again by itself, whatever a person has decided.
+func chargeLater(i *Instance) inbox.Handler {
+	op := &once.Operation[string]{OnUnknown: once.Resend}
+	return inbox.Do(i.Store(), op, func(ctx context.Context, key once.Key, m *broker.Message) (string, error) {
+		err := i.Call(ctx, "charge", m.ID, key.String())
+		if errors.Is(err, ErrRefused) {
+			go func() {
+				for range 10 {
+					time.Sleep(time.Minute)
+					if i.Call(context.Background(), "charge", m.ID, key.String()) == nil {
+						return
+					}
+				}
+			}()
+			err = once.Permanent(once.NotDone(err))
+		}
+		return "charged", err
+	})
+}
+
+// chargeIfNew takes a message that was refused before for one that is done.
+func chargeIfNew(i *Instance) inbox.Handler {
+	seen := &once.Operation[string]{Name: "seen"}
+	op := &once.Operation[string]{OnUnknown: once.Resend}
+	return inbox.Do(i.Store(), op, func(ctx context.Context, key once.Key, m *broker.Message) (string, error) {
+		rec, err := i.Store().Get(ctx, seen.For(m.ID).Key())
+		if err != nil || rec.Status == once.Done {
+			return "charged", err
+		}
+		err = i.Call(ctx, "charge", m.ID, key.String())
+		if errors.Is(err, ErrRefused) {
+			_, err = once.DoTx(ctx, i.Store(), seen.For(m.ID), func(context.Context, *memstore.Tx) (string, error) { return "seen", nil })
+			return "", once.Permanent(once.NotDone(err))
+		}
+		return "charged", err
+	})
+}
+
+func TestYearFindsMistakesThatNeedAPerson(t *testing.T) {
+	for name, test := range map[string]struct {
+		charge func(*Instance) inbox.Handler
+		law    sim.Law
+	}{
+		"charges what was discarded": {chargeLater, lawGivenUp},
+		"does not charge a replay":   {chargeIfNew, lawNothingLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := staffed(shopParts{charge: test.charge})
+			s.Drain = 10 * time.Minute
+			_, finding := lived(t, s, 365, 1)
+			if !strings.Contains(finding, "law:     "+string(test.law)) {
+				t.Errorf("want %q:\n%s", test.law, finding)
+			}
+			if test.law == lawGivenUp && !strings.Contains(finding, "1 decision of a person and 1 fault") {
+				t.Errorf("it is not shrunk to the decision:\n%s", finding)
+			}
+			s.People = 0
+			if _, finding := lived(t, s, 40, 1); finding != "" {
+				t.Errorf("it is found without a person:\n%s", finding)
 			}
 		})
 	}
