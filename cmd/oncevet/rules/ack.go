@@ -52,11 +52,30 @@ func (c *checker) ackBeforeGuard(at inspector.Cursor, ack *ast.CallExpr) {
 		(*ast.FuncLit)(nil), (*ast.DeferStmt)(nil),
 		(*ast.GoStmt)(nil)) {
 		switch s := around.Node().(type) {
-		case *ast.FuncLit, *ast.DeferStmt, *ast.GoStmt:
+		case *ast.FuncLit, *ast.GoStmt:
+			return
+		case *ast.DeferStmt: // defer d.Ack(false)
+			for next, ok := around.NextSibling(); ok; next, ok = next.NextSibling() {
+				if guard := c.guardOn(next, c.messages(ack)); guard != "" {
+					c.report(ack, nil, "%s acknowledges the message also if %s fails: acknowledge after it has returned nil",
+						shown(ack), guard)
+					return
+				}
+			}
 			return
 		case *ast.IfStmt:
 			if s.Init == nil || !(s.Init.Pos() <= ack.Pos() && ack.End() <= s.Init.End()) {
 				return // it is in a branch, or in the condition
+			}
+		}
+		for before, ok := around.PrevSibling(); ok; before, ok = before.PrevSibling() {
+			if _, begins := before.Node().(*ast.GoStmt); !begins {
+				continue
+			}
+			if guard := c.guardOn(before, c.messages(ack)); guard != "" {
+				c.report(ack, nil, "%s acknowledges the message while %s handles it in a goroutine: "+
+					"acknowledge there, after it has returned nil", shown(ack), guard)
+				return
 			}
 		}
 		for next, ok := around.NextSibling(); ok; next, ok = next.NextSibling() {
@@ -112,8 +131,8 @@ func (c *checker) isBasic(e ast.Expr) bool {
 func (c *checker) guardOn(at inspector.Cursor, messages map[types.Object]bool) (api string) {
 	for n := range at.Preorder((*ast.CallExpr)(nil)) {
 		call := n.Node().(*ast.CallExpr)
-		name, called, ok := c.guardOf(call)
-		if !ok || name != "Do" && name != "DoTx" && name != "InTx" {
+		called := c.guardIn(call)
+		if called == "" {
 			continue
 		}
 		ast.Inspect(call, func(n ast.Node) bool {
@@ -123,5 +142,28 @@ func (c *checker) guardOn(at inspector.Cursor, messages map[types.Object]bool) (
 			return api == ""
 		})
 	}
+	return api
+}
+
+// guardIn returns the API of guarded work that a call is, or that a function of
+// this package makes which it calls.
+func (c *checker) guardIn(call *ast.CallExpr) (api string) {
+	if name, api, ok := c.guardOf(call); ok {
+		if name == "Do" || name == "DoTx" || name == "InTx" {
+			return api
+		}
+		return ""
+	}
+	decl := c.decls[c.callee(call)]
+	if decl == nil {
+		return ""
+	}
+	ast.Inspect(decl.Body, func(n ast.Node) bool {
+		if inner, ok := n.(*ast.CallExpr); ok && c.is(inner, "Do", "DoTx", "InTx") {
+			_, api, _ = c.guardOf(inner)
+		}
+		_, lit := n.(*ast.FuncLit)
+		return api == "" && !lit
+	})
 	return api
 }

@@ -171,7 +171,10 @@ func (c *checker) responds(s ast.Stmt, w types.Object) (shownAs string, ok bool)
 		return "", false
 	}
 	call, ok := e.X.(*ast.CallExpr)
-	if !ok || !slices.ContainsFunc(call.Args, func(arg ast.Expr) bool { return c.object(arg) == w }) {
+	if !ok {
+		return "", false
+	}
+	if !slices.ContainsFunc(call.Args, func(arg ast.Expr) bool { return c.object(arg) == w }) {
 		return "", false
 	}
 	f := c.callee(call)
@@ -181,7 +184,49 @@ func (c *checker) responds(s ast.Stmt, w types.Object) (shownAs string, ok bool)
 	if f.Pkg().Path() == "net/http" {
 		return shown(call), slices.Contains([]string{"Error", "NotFound", "Redirect"}, f.Name())
 	}
-	return shown(call), slices.ContainsFunc(call.Args, c.isRefusal) // refuse(w, http.StatusBadRequest, "why")
+	if slices.ContainsFunc(call.Args, c.isRefusal) { // refuse(w, http.StatusBadRequest, "why")
+		return shown(call), true
+	}
+	return shown(call), c.refuses(c.decls[f])
+}
+
+// refusesBy reports whether a statement sets the status of a refusal, and one of
+// those after it writes the body. Without a body, the handler may go on to write it.
+func (c *checker) refusesBy(s ast.Stmt, then []ast.Stmt, w types.Object) (shownAs string, ok bool) {
+	e, ok := s.(*ast.ExprStmt)
+	if !ok {
+		return "", false
+	}
+	call, ok := e.X.(*ast.CallExpr)
+	if !ok || len(call.Args) != 1 || !c.isRefusal(call.Args[0]) {
+		return "", false
+	}
+	on, f := c.receiver(call), c.callee(call)
+	if on == nil || c.object(on) != w || f == nil || f.Name() != "WriteHeader" {
+		return "", false
+	}
+	return shown(call), slices.ContainsFunc(then, func(s ast.Stmt) bool { return c.writes(s, w) != nil })
+}
+
+// refuses reports whether a function of this package responds with an error in any
+// case.
+func (c *checker) refuses(decl *ast.FuncDecl) bool {
+	if decl == nil {
+		return false
+	}
+	w := c.writer(functionOf(decl))
+	return w != nil && slices.ContainsFunc(decl.Body.List, func(s ast.Stmt) bool {
+		call, ok := s.(*ast.ExprStmt)
+		if !ok {
+			return false
+		}
+		inner, ok := call.X.(*ast.CallExpr)
+		if !ok {
+			return false
+		}
+		f := c.callee(inner)
+		return f != nil && f.FullName() == "net/http.Error" && c.object(inner.Args[0]) == w
+	})
 }
 
 // isRefusal reports whether an argument is the status of a refusal.
@@ -201,22 +246,36 @@ func (c *checker) missingReturn(body *ast.BlockStmt, w, tx types.Object) {
 	if !ok {
 		return
 	}
-	for branch := range at.Preorder((*ast.IfStmt)(nil)) {
-		n := branch.Node().(*ast.IfStmt)
-		if len(n.Body.List) == 0 || n.Else != nil || c.inOther(branch, body) ||
-			c.leaves(n.Body.List[len(n.Body.List)-1]) {
+	for branch := range at.Preorder((*ast.IfStmt)(nil), (*ast.CaseClause)(nil)) {
+		var list []ast.Stmt
+		switch n := branch.Node().(type) {
+		case *ast.IfStmt:
+			if n.Else != nil {
+				continue
+			}
+			list = n.Body.List
+		case *ast.CaseClause:
+			list = n.Body
+		}
+		if len(list) == 0 || c.inOther(branch, body) || c.leaves(list[len(list)-1]) {
 			continue
 		}
 		response, call := ast.Stmt(nil), ""
-		for _, s := range n.Body.List {
+		for i, s := range list {
 			if name, ok := c.responds(s, w); ok {
+				response, call = s, name
+			} else if name, ok := c.refusesBy(s, list[i+1:], w); ok {
 				response, call = s, name
 			}
 		}
 		if response == nil {
 			continue
 		}
-		for next, ok := branch.NextSibling(); ok; next, ok = next.NextSibling() {
+		around := branch
+		if _, clause := branch.Node().(*ast.CaseClause); clause {
+			around = branch.Parent().Parent() // the switch around its body
+		}
+		for next, ok := around.NextSibling(); ok; next, ok = next.NextSibling() {
 			if _, statement := next.Node().(ast.Stmt); !statement {
 				break
 			}

@@ -202,15 +202,18 @@ errors.Is. Whether the same call may succeed later is answered by
 once.MayRetry, which also knows the errors of the work and the time to wait. A loop
 that repeats a call after the errors that it names misses some. A message that is
 acknowledged although its work is still in progress is lost if that work fails.`, func(c *checker) {
-	for at := range c.root().Preorder((*ast.BinaryExpr)(nil), (*ast.SwitchStmt)(nil), (*ast.IfStmt)(nil)) {
+	for at := range c.root().Preorder((*ast.BinaryExpr)(nil), (*ast.SwitchStmt)(nil), (*ast.IfStmt)(nil), (*ast.CaseClause)(nil)) {
 		switch n := at.Node().(type) {
 		case *ast.BinaryExpr:
 			c.compared(at, n)
 		case *ast.SwitchStmt:
 			c.switched(n)
 		case *ast.IfStmt:
-			c.repeated(at, n)
-			c.acknowledged(n)
+			c.repeated(at, []ast.Expr{n.Cond}, n.Body.List)
+			c.acknowledged([]ast.Expr{n.Cond}, n.Body.List)
+		case *ast.CaseClause:
+			c.repeated(at, n.List, n.Body)
+			c.acknowledged(n.List, n.Body)
 		}
 	}
 }}
@@ -296,6 +299,18 @@ func (c *checker) switched(n *ast.SwitchStmt) {
 	}
 }
 
+// testedAny is tested for conditions of which one has to hold.
+func (c *checker) testedAny(conds []ast.Expr) (v *types.Var, names []string) {
+	for i, cond := range conds {
+		other, more := c.tested(cond)
+		if other == nil || i > 0 && other != v {
+			return nil, nil
+		}
+		v, names = other, append(names, more...)
+	}
+	return v, names
+}
+
 // tested returns the sentinels that a condition tests a variable for with
 // errors.Is, connected by ||.
 func (c *checker) tested(cond ast.Expr) (v *types.Var, names []string) {
@@ -324,18 +339,18 @@ func (c *checker) tested(cond ast.Expr) (v *types.Var, names []string) {
 
 // repeated reports a loop that repeats guarded work after the errors that it
 // names, in a function that does not ask MayRetry.
-func (c *checker) repeated(at inspector.Cursor, n *ast.IfStmt) {
-	v, names := c.tested(n.Cond)
+func (c *checker) repeated(at inspector.Cursor, conds []ast.Expr, body []ast.Stmt) {
+	v, names := c.testedAny(conds)
 	if v == nil || !slices.ContainsFunc(names, func(name string) bool { return slices.Contains(again, name) }) ||
-		!continues(n.Body) {
+		!continues(body) {
 		return
 	}
 	for around := range at.Enclosing((*ast.ForStmt)(nil), (*ast.RangeStmt)(nil), (*ast.FuncLit)(nil),
 		(*ast.FuncDecl)(nil)) {
 		switch loop := around.Node().(type) {
 		case *ast.ForStmt, *ast.RangeStmt:
-			if c.sameWork(loop, v, n.Pos()) && !c.asksMayRetry(around) {
-				c.report(n.Cond, nil,
+			if c.sameWork(loop, v, at.Node().Pos()) && !c.asksMayRetry(around) {
+				c.report(conds[0], nil,
 					"the call is repeated after %s only: once.MayRetry says for every error whether to repeat it, and when",
 					strings.Join(names, " and "))
 			}
@@ -347,11 +362,11 @@ func (c *checker) repeated(at inspector.Cursor, n *ast.IfStmt) {
 }
 
 // continues reports whether a block ends with continue.
-func continues(b *ast.BlockStmt) bool {
-	if len(b.List) == 0 {
+func continues(body []ast.Stmt) bool {
+	if len(body) == 0 {
 		return false
 	}
-	last, ok := b.List[len(b.List)-1].(*ast.BranchStmt)
+	last, ok := body[len(body)-1].(*ast.BranchStmt)
 	return ok && last.Tok == token.CONTINUE && last.Label == nil
 }
 
@@ -394,8 +409,8 @@ func (c *checker) asksMayRetry(loop inspector.Cursor) bool {
 
 // acknowledged reports a delivery that is acknowledged because the work is in
 // progress, or its outcome unknown.
-func (c *checker) acknowledged(n *ast.IfStmt) {
-	v, names := c.tested(n.Cond)
+func (c *checker) acknowledged(conds []ast.Expr, body []ast.Stmt) {
+	v, names := c.testedAny(conds)
 	if v == nil {
 		return
 	}
@@ -403,7 +418,7 @@ func (c *checker) acknowledged(n *ast.IfStmt) {
 		if !slices.Contains(again, name) {
 			continue
 		}
-		for _, s := range n.Body.List {
+		for _, s := range body {
 			ast.Inspect(s, func(at ast.Node) bool {
 				call, ok := at.(*ast.CallExpr)
 				if ok && c.matches(call, acks) && strings.Contains(c.callee(call).Name(), "Ack") &&

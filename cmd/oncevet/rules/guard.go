@@ -3,6 +3,7 @@ package rules
 import (
 	"go/ast"
 	"go/types"
+	"slices"
 )
 
 // kind is what kind of work a guard guards.
@@ -91,6 +92,51 @@ func (x *index) findGuards() {
 			x.addGuards(call, call.Args[p.arg], g, p)
 		}
 	}
+	for _, g := range slices.Clone(x.guards) {
+		x.addPassed(g)
+	}
+}
+
+// addPassed adds guards for the functions that guarded work gets from the callers
+// of the function around it: f of
+//
+//	func (s *Shop) inTx(f func(tx *sql.Tx) error) { once.DoTx(…, func(…, tx *sql.Tx) … { return f(tx) }) }
+func (x *index) addPassed(g *guard) {
+	ast.Inspect(g.work.body, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		v := x.variable(call.Fun)
+		if v == nil {
+			return true
+		}
+		wrapper, place := x.parameterOf(g.work.node, v)
+		if wrapper == nil {
+			return true
+		}
+		p := part{txArg: -1, key: -1}
+		for i, arg := range call.Args {
+			if v := x.variable(arg); v != nil && v == g.tx {
+				p.txArg = i
+			} else if v != nil && v == g.key {
+				p.key = i
+			}
+		}
+		passed := *g
+		x.addCallers(wrapper, place, passed, p)
+		return true
+	})
+}
+
+// addCallers adds guards for the functions that callers pass to a wrapper.
+func (x *index) addCallers(wrapper *types.Func, place int, g guard, p part) {
+	for c := range x.cursor.Preorder((*ast.CallExpr)(nil)) {
+		call := c.Node().(*ast.CallExpr)
+		if x.callee(call) == wrapper && place < len(call.Args) {
+			x.addGuard(call.Args[place], g, p)
+		}
+	}
 }
 
 // addGuards adds a guard for each function that an argument may be. If the
@@ -103,14 +149,8 @@ func (x *index) addGuards(at ast.Node, arg ast.Expr, g guard, p part) {
 		return
 	}
 	wrapper, place := x.parameterOf(at, v)
-	if wrapper == nil {
-		return
-	}
-	for c := range x.cursor.Preorder((*ast.CallExpr)(nil)) {
-		call := c.Node().(*ast.CallExpr)
-		if x.callee(call) == wrapper && place < len(call.Args) {
-			x.addGuard(call.Args[place], g, p)
-		}
+	if wrapper != nil {
+		x.addCallers(wrapper, place, g, p)
 	}
 }
 
@@ -333,7 +373,7 @@ func (w *walker) enter(n *ast.CallExpr, place, at ast.Node, helper string, deep 
 		}
 		return
 	}
-	if v := w.variable(n.Fun); v != nil {
+	if v, ok := w.object(n.Fun).(*types.Var); ok {
 		value, ok := w.only(v)
 		if lit, isLit := value.(*ast.FuncLit); ok && isLit && !w.seen[lit] {
 			w.seen[lit] = true

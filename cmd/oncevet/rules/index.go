@@ -101,6 +101,14 @@ func (x *index) collect(n ast.Node) bool {
 				x.assign(to, source{at: n, ranging: n})
 			}
 		}
+	case *ast.CompositeLit:
+		for _, elt := range n.Elts {
+			if pair, ok := elt.(*ast.KeyValueExpr); ok {
+				if field, ok := x.object(pair.Key).(*types.Var); ok && field.IsField() {
+					x.vars[field.Origin()] = append(x.vars[field.Origin()], source{expr: pair.Value, result: -1, at: pair})
+				}
+			}
+		}
 	case *ast.IncDecStmt:
 		x.assign(n.X, source{at: n})
 	case *ast.UnaryExpr:
@@ -112,15 +120,27 @@ func (x *index) collect(n ast.Node) bool {
 }
 
 func (x *index) assign(to ast.Expr, s source) {
-	if id, ok := ast.Unparen(to).(*ast.Ident); ok {
-		if v := x.info.ObjectOf(id); v != nil {
+	switch to := ast.Unparen(to).(type) {
+	case *ast.Ident:
+		if v := x.info.ObjectOf(to); v != nil {
 			x.vars[v] = append(x.vars[v], s)
+		}
+	case *ast.SelectorExpr:
+		if field, ok := x.info.ObjectOf(to.Sel).(*types.Var); ok && field.IsField() {
+			x.vars[field.Origin()] = append(x.vars[field.Origin()], s)
 		}
 	}
 }
 
-// only returns the expression that a variable has, if it is assigned only once.
+// only returns the expression that a variable or a field has, if it is assigned
+// only once. An exported field may be set elsewhere.
 func (x *index) only(v types.Object) (ast.Expr, bool) {
+	if field, ok := v.(*types.Var); ok && field.IsField() {
+		if field.Exported() {
+			return nil, false
+		}
+		v = field.Origin()
+	}
 	if s := x.vars[v]; len(s) == 1 && s[0].expr != nil && s[0].result < 0 {
 		return s[0].expr, true
 	}
@@ -155,15 +175,31 @@ func (x *index) variable(e ast.Expr) *types.Var {
 // be that of an interface.
 func (x *index) callee(call *ast.CallExpr) *types.Func {
 	f, _ := typeutil.Callee(x.info, call).(*types.Func)
+	if f == nil {
+		f, _ = x.object(x.called(call)).(*types.Func)
+	}
 	if f != nil {
 		f = f.Origin()
 	}
 	return f
 }
 
+// called returns what a call calls: the function or method that a variable or a
+// field has, if that is the only one it is set to.
+func (x *index) called(call *ast.CallExpr) ast.Expr {
+	if v, ok := x.object(call.Fun).(*types.Var); ok {
+		if value, ok := x.only(v); ok {
+			if _, function := x.object(value).(*types.Func); function {
+				return ast.Unparen(value)
+			}
+		}
+	}
+	return ast.Unparen(call.Fun)
+}
+
 // receiver returns the expression that a method is called on, or nil.
 func (x *index) receiver(call *ast.CallExpr) ast.Expr {
-	sel, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr)
+	sel, ok := x.called(call).(*ast.SelectorExpr)
 	if !ok || x.info.Selections[sel] == nil {
 		return nil
 	}

@@ -139,8 +139,15 @@ key.String(), the key that the work gets, in every attempt.`, func(c *checker) {
 			case *ast.AssignStmt:
 				if len(n.Lhs) == len(n.Rhs) {
 					for i, to := range n.Lhs {
-						if sel, ok := to.(*ast.SelectorExpr); ok && isKeyField(sel.Sel.Name) {
-							c.attemptKey(g, at, n.Rhs[i])
+						switch to := to.(type) {
+						case *ast.SelectorExpr:
+							if isKeyField(to.Sel.Name) {
+								c.attemptKey(g, at, n.Rhs[i])
+							}
+						case *ast.IndexExpr: // header["Idempotency-Key"] = []string{key}
+							if c.namesKeyHeader(to.Index) {
+								c.attemptKey(g, at, inList(n.Rhs[i]))
+							}
 						}
 					}
 				}
@@ -148,6 +155,11 @@ key.String(), the key that the work gets, in every attempt.`, func(c *checker) {
 				for name, value := range c.fields(n) {
 					if isKeyField(name) {
 						c.attemptKey(g, at, value)
+					}
+				}
+				for _, elt := range n.Elts { // http.Header{"Idempotency-Key": {key}}
+					if pair, ok := elt.(*ast.KeyValueExpr); ok && c.namesKeyHeader(pair.Key) {
+						c.attemptKey(g, at, inList(pair.Value))
 					}
 				}
 			}
@@ -178,12 +190,27 @@ func (c *checker) sentKeys(call *ast.CallExpr) []ast.Expr {
 	case (f.Name() == "Set" || f.Name() == "Add" || f.Name() == "SetHeader" ||
 		f.Name() == "AppendToOutgoingContext") && f.Pkg().Path() != once:
 		for i, arg := range call.Args[:max(len(call.Args)-1, 0)] {
-			if v := c.info.Types[arg].Value; v != nil && v.Kind() == constant.String && isKeyHeader(constant.StringVal(v)) {
+			if c.namesKeyHeader(arg) {
 				return call.Args[i+1 : i+2]
 			}
 		}
 	}
 	return nil
+}
+
+// namesKeyHeader reports whether an expression is the name of a header that has the
+// idempotency key of a request.
+func (c *checker) namesKeyHeader(e ast.Expr) bool {
+	v := c.info.Types[e].Value
+	return v != nil && v.Kind() == constant.String && isKeyHeader(constant.StringVal(v))
+}
+
+// inList returns the value in a list of one.
+func inList(e ast.Expr) ast.Expr {
+	if lit, ok := ast.Unparen(e).(*ast.CompositeLit); ok && len(lit.Elts) == 1 {
+		return lit.Elts[0]
+	}
+	return e
 }
 
 // isKeyHeader reports whether a header of this name has the idempotency key of a

@@ -163,7 +163,7 @@ func (x *index) isEffect(call *ast.CallExpr) bool {
 	if path == "" {
 		path = at
 	}
-	if x.isRPC(f) {
+	if x.isRPC(f) || x.sendsRequest(f) {
 		return true
 	}
 	switch {
@@ -196,6 +196,17 @@ func (x *index) isRPC(f *types.Func) bool {
 		return types.IsInterface(sig.Recv().Type()) && returnsError(sig)
 	}
 	return slices.Contains(optionTypes, path+"."+name) && returnsError(sig)
+}
+
+// sendsRequest reports whether a method of another package or of an interface sends
+// a request: it has the signature of http.Client.Do.
+func (x *index) sendsRequest(f *types.Func) bool {
+	sig := f.Signature()
+	if x.decls[f] != nil || sig.Recv() == nil || sig.Params().Len() != 1 || sig.Results().Len() != 2 {
+		return false
+	}
+	return sig.Params().At(0).Type().String() == "*net/http.Request" &&
+		sig.Results().At(0).Type().String() == "*net/http.Response" && returnsError(sig)
 }
 
 func takesContext(sig *types.Signature) bool {

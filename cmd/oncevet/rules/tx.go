@@ -152,6 +152,9 @@ func (c *checker) likeTx(g *guard, pool types.Type) bool {
 // same signature and the pool is certainly the store's.
 func (c *checker) useTx(call call) []analysis.SuggestedFix {
 	g, f := call.guard, c.callee(call.CallExpr)
+	if _, named := c.object(call.Fun).(*types.Func); !named {
+		return nil // it is called under another name
+	}
 	if g.tx == nil || call.helper != "" || g.txOf == nil || c.isStores(c.receiver(call.CallExpr)) != certain {
 		return nil
 	}

@@ -99,6 +99,13 @@ func (t *tracer) call(e *ast.CallExpr) string {
 		return t.trace(e.Args[0])
 	}
 	f := t.callee(e)
+	if v := t.index.variable(e.Fun); f == nil && v != nil && t.deep == 0 {
+		if value, ok := t.only(v); ok {
+			if lit, ok := value.(*ast.FuncLit); ok {
+				return t.result(lit.Body)
+			}
+		}
+	}
 	if f == nil || f.Pkg() == nil {
 		if b, ok := t.object(e.Fun).(*types.Builtin); ok && b.Name() == "append" {
 			return t.any(e.Args)
@@ -125,7 +132,7 @@ func (t *tracer) call(e *ast.CallExpr) string {
 		return t.any(e.Args)
 	}
 	if decl := t.decls[f]; decl != nil && t.deep == 0 && f.Signature().Results().Len() > 0 {
-		return t.result(decl)
+		return t.result(decl.Body)
 	}
 	return ""
 }
@@ -179,10 +186,10 @@ func (t *tracer) any(es []ast.Expr) string {
 }
 
 // result returns what is unstable in every first result of a function.
-func (t *tracer) result(decl *ast.FuncDecl) (what string) {
+func (t *tracer) result(body *ast.BlockStmt) (what string) {
 	inner := tracer{index: t.index, deep: 1, periods: t.periods}
 	always := true
-	ast.Inspect(decl.Body, func(n ast.Node) bool {
+	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncLit:
 			return false
@@ -283,11 +290,44 @@ func (t *tracer) variable(id *ast.Ident) string {
 	if what := t.filled(v); what != "" {
 		return what
 	}
+	if len(sources) > 1 && isAddition(sources[1:]) {
+		return t.sum(v, sources)
+	}
 	if len(sources) != 1 || sources[0].expr == nil || sources[0].result > 0 || t.lasting && t.mayLast(v) {
 		return ""
 	}
 	t.allowed = append(t.allowed, sources[0].expr)
 	return t.trace(sources[0].expr)
+}
+
+// isAddition reports whether assignments only add to a variable.
+func isAddition(sources []source) bool {
+	return !slices.ContainsFunc(sources, func(s source) bool {
+		assign, ok := s.at.(*ast.AssignStmt)
+		return !ok || assign.Tok != token.ADD_ASSIGN
+	})
+}
+
+// sum returns what is unstable in a variable to which more is added, before it is
+// used.
+func (t *tracer) sum(v *types.Var, sources []source) string {
+	if sources[0].expr == nil || sources[0].result > 0 {
+		return ""
+	}
+	for _, s := range sources {
+		t.allowed = append(t.allowed, s.at)
+	}
+	if t.lasting && t.mayLast(v) {
+		return ""
+	}
+	for _, s := range sources {
+		if s.at.Pos() < t.at.Pos() {
+			if what := t.trace(s.expr); what != "" {
+				return what
+			}
+		}
+	}
+	return ""
 }
 
 // local reports whether a variable is one of a function.

@@ -142,3 +142,43 @@ func guarded(middleware func(http.Handler) http.Handler) echo.MiddlewareFunc {
 		})
 	}
 }
+
+func fails(w http.ResponseWriter, err error) { http.Error(w, err.Error(), http.StatusServiceUnavailable) }
+
+func (s *shop) byHelper(w http.ResponseWriter, r *http.Request) {
+	paid, err := once.Do(r.Context(), s.store, s.op.For("1"), s.work)
+	if err != nil {
+		fails(w, err) // want `afterguard: the handler goes on after fails: a return is missing`
+	}
+	fmt.Fprint(w, paid)
+}
+
+func (s *shop) bySwitch(w http.ResponseWriter, r *http.Request) {
+	paid, err := once.Do(r.Context(), s.store, s.op.For("1"), s.work)
+	switch {
+	case err == nil:
+	case r.Method == http.MethodGet:
+		http.Error(w, "gone", http.StatusGone)
+		return
+	default:
+		http.Error(w, "later", http.StatusServiceUnavailable) // want `afterguard: the handler goes on after http.Error: a return is missing`
+	}
+	fmt.Fprint(w, paid)
+}
+
+func (s *shop) byStatus(w http.ResponseWriter, r *http.Request) {
+	paid, err := once.Do(r.Context(), s.store, s.op.For("1"), s.work)
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable) // want `afterguard: the handler goes on after w.WriteHeader: a return is missing`
+		fmt.Fprint(w, "later")
+	}
+	fmt.Fprint(w, paid)
+}
+
+func (s *shop) statusOnly(w http.ResponseWriter, r *http.Request) {
+	text, err := once.Do(r.Context(), s.store, s.op.For("1"), s.work)
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	fmt.Fprint(w, text) // the body of both
+}

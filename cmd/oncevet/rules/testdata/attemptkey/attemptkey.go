@@ -86,3 +86,14 @@ func send(ctx context.Context) error {
 
 // unguarded has nothing that repeats it.
 func unguarded(ctx context.Context) error { return send(httponce.WithKey(ctx, uuid.NewString())) }
+
+func headers(ctx context.Context, s *memstore.Store) {
+	_, _ = once.Do(ctx, s, pay.For("1"), func(ctx context.Context, key once.Key) (string, error) {
+		h := http.Header{"Idempotency-Key": {uuid.NewString()}} // want `attemptkey: the idempotency key contains uuid.NewString`
+		h["Idempotency-Key"] = []string{uuid.NewString()}       // want `attemptkey: the idempotency key contains uuid.NewString`
+		h["Idempotency-Key"] = []string{key.String()}
+		h["Request-Id"] = []string{uuid.NewString()}
+		_, err := http.DefaultClient.Do(&http.Request{Method: "POST", Header: h})
+		return "", err
+	})
+}

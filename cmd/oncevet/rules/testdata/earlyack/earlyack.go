@@ -88,3 +88,40 @@ func (s *shop) previous(ctx context.Context, last, d amqp.Delivery) error {
 }
 
 func (s *shop) rows(context.Context, *sql.Tx) (string, error) { return "", nil }
+
+func (s *shop) deferred(ctx context.Context, d amqp.Delivery) error {
+	defer d.Ack(false) // want `earlyack: d.Ack acknowledges the message also if once.DoTx fails`
+	_, err := once.DoTx(ctx, s.store, s.op.For(d.MessageId), s.rows)
+	return err
+}
+
+func (s *shop) handles(ctx context.Context, d amqp.Delivery) error {
+	_, err := once.DoTx(ctx, s.store, s.op.For(d.MessageId), s.rows)
+	return err
+}
+
+func (s *shop) byHelper(ctx context.Context, d amqp.Delivery) error {
+	_ = d.Ack(false) // want `earlyack: d.Ack acknowledges the message before once.DoTx has recorded its work`
+	return s.handles(ctx, d)
+}
+
+func (s *shop) afterHelper(ctx context.Context, d amqp.Delivery) error {
+	if err := s.handles(ctx, d); err != nil {
+		return d.Nack(false, true)
+	}
+	return d.Ack(false)
+}
+
+func (s *shop) inGoroutine(ctx context.Context, d, last amqp.Delivery) {
+	go func() {
+		_ = s.handles(ctx, d)
+	}()
+	_ = last.Ack(false) // another message
+	_ = d.Ack(false)    // want `earlyack: d.Ack acknowledges the message while once.DoTx handles it in a goroutine`
+}
+
+func (s *shop) rejectsDeferred(ctx context.Context, d amqp.Delivery) error {
+	defer d.Nack(false, true) // which does nothing after an acknowledgement
+	_, err := once.DoTx(ctx, s.store, s.op.For(d.MessageId), s.rows)
+	return err
+}

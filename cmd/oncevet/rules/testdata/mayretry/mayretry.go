@@ -112,3 +112,18 @@ func parkedOnly(err error) bool {
 	}
 	return false
 }
+
+func (s *shop) switches(ctx context.Context, d amqp.Delivery) error {
+	for {
+		_, err := once.Do(ctx, s.store, s.op.For("1"), s.work)
+		switch {
+		case errors.Is(err, once.ErrInProgress), errors.Is(err, once.ErrOutcomeUnknown): // want `mayretry: the call is repeated after once.ErrInProgress and once.ErrOutcomeUnknown only`
+			continue
+		case errors.Is(err, once.ErrConflict):
+			return d.Ack(false) // want `mayretry: d.Ack acknowledges the message after once.ErrConflict`
+		case errors.Is(err, once.ErrRejected):
+			return d.Ack(false)
+		}
+		return err
+	}
+}

@@ -190,3 +190,59 @@ func helper(ctx context.Context, c *http.Client) error {
 	_, err := c.Get("https://example.com")
 	return err
 }
+
+// caller has functions and an interface in its fields.
+type caller struct {
+	store  *sqlstore.Store
+	op     *once.Operation[string]
+	client *http.Client
+	doer   interface {
+		Do(*http.Request) (*http.Response, error)
+	}
+	get  func(string) (*http.Response, error)
+	post func(context.Context) error
+	Any  func(string) (*http.Response, error)
+}
+
+func newCaller() *caller {
+	c := &caller{get: http.Get, Any: http.Get}
+	c.post = c.posts
+	return c
+}
+
+func (c *caller) posts(ctx context.Context) error {
+	_, err := c.client.Post("https://example.com", "text/plain", nil)
+	return err
+}
+
+func (c *caller) values(ctx context.Context) (string, error) {
+	return once.DoTx(ctx, c.store, c.op.For("1"), func(ctx context.Context, tx *sql.Tx) (string, error) {
+		req, err := http.NewRequestWithContext(ctx, "POST", "https://example.com", nil)
+		if err != nil {
+			return "", err
+		}
+		do := c.client.Do
+		_, _ = do(req)                          // want `txeffect: do leaves the database inside once.DoTx`
+		_, _ = c.doer.Do(req)                   // want `txeffect: c.doer.Do leaves the database`
+		_, _ = c.get("https://example.com")     // want `txeffect: c.get leaves the database`
+		_, _ = c.Any("https://example.com")     // another package may set it
+		defer http.Get("https://example.com")   // want `txeffect: http.Get leaves the database`
+		_, _ = http.NewRequest("GET", "/", nil) // sends nothing
+		return "", c.post(ctx)                  // want `txeffect: c.client.Post \(in posts\) leaves the database`
+	})
+}
+
+// inTx gives the transaction to a function of its caller.
+func (c *caller) inTx(ctx context.Context, do func(context.Context, *sql.Tx) error) error {
+	_, err := once.DoTx(ctx, c.store, c.op.For("1"), func(ctx context.Context, tx *sql.Tx) (string, error) {
+		return "", do(ctx, tx)
+	})
+	return err
+}
+
+func (c *caller) passes(ctx context.Context) error {
+	return c.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := http.Get("https://example.com") // want `txeffect: http.Get leaves the database inside once.DoTx`
+		return err
+	})
+}

@@ -239,3 +239,29 @@ func (p *prices) all(ctx context.Context) error {
 	}
 	return readAny(ctx, p.shop.db)
 }
+
+func passes(ctx context.Context, s *shop) error {
+	return s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := s.pool.Exec(ctx, "UPDATE") // want `txpool: s.pool.Exec is not part of the transaction of once.DoTx: use tx`
+		return err
+	})
+}
+
+func (s *shop) inTx(ctx context.Context, do func(context.Context, pgx.Tx) error) error {
+	_, err := once.DoTx(ctx, s.store, s.op.For("1"), func(ctx context.Context, tx pgx.Tx) (string, error) {
+		return "", do(ctx, tx)
+	})
+	return err
+}
+
+func (s *shop) underAnotherName(ctx context.Context) (string, error) {
+	exec := s.pool.Exec
+	return once.DoTx(ctx, s.store, s.op.For("1"), func(ctx context.Context, tx pgx.Tx) (string, error) {
+		of := tx.Exec
+		if _, err := of(ctx, "UPDATE"); err != nil {
+			return "", err
+		}
+		_, err := exec(ctx, "UPDATE") // want `txpool: exec is not part of the transaction of once.DoTx: use tx`
+		return "", err
+	})
+}

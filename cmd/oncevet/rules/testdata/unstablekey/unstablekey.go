@@ -178,3 +178,17 @@ func periods(layout string, every time.Duration) {
 	pay.For(fmt.Sprint(time.Now().YearDay(), time.Now().Minute()))     // want `unstablekey: the key contains time.Now`
 	pay.For(time.Now().Format(time.DateOnly) + "-" + uuid.NewString()) // want `unstablekey: the key contains uuid.NewString`
 }
+
+func built(order string, again bool) {
+	k := order
+	k += "-" + uuid.NewString()
+	pay.For(k) // want `unstablekey: the key contains uuid.NewString`
+	if again {
+		order += "-again"
+	}
+	pay.For(order)
+	made := func() string { return uuid.NewString() }
+	pay.For(made()) // want `unstablekey: the key contains uuid.NewString`
+	named := func() string { return order }
+	pay.For(named())
+}
