@@ -36,6 +36,12 @@ type Service struct {
 	// key. It is always the same for an ID. Default: customers call Program.Do.
 	Request func(id string) *http.Request
 
+	// Client returns the client with which a customer sends the requests of Request,
+	// over a network that fails. It is called for each life of a customer. It is an
+	// httponce.Transport, or a client of your own that retries. Default: a request is
+	// sent once for each attempt.
+	Client func(network http.RoundTripper) http.RoundTripper
+
 	// Message returns a message that a customer publishes instead of a request, for a
 	// service that only consumes. It is always the same for an ID.
 	Message func(id string) *broker.Message
@@ -171,6 +177,8 @@ func (s Service) year() (*year, error) {
 		return nil, errors.New("the Service needs Start and Effects")
 	case s.Request != nil && s.Message != nil:
 		return nil, errors.New("the Service has Request and Message: give it one of them")
+	case s.Client != nil && s.Request == nil:
+		return nil, errors.New("the Service has a Client, and no Request that it sends")
 	case s.Days < 0 || s.Requests < 0 || s.Requests > 999 || s.Instances < 0 || s.People < 0 || s.Drain < 0:
 		return nil, errors.New("the Service has a negative Days, Requests, Instances, People or Drain, or more than 999 Requests")
 	}

@@ -3,6 +3,7 @@
 package oncetest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,10 @@ type customer struct {
 	*day
 	request *requestState
 	again   bool // it was answered on another day
+
+	mu     sync.Mutex
+	life   *sim.Process
+	client http.RoundTripper // of this life
 }
 
 // run is the program of a customer, and of its next life.
@@ -95,6 +100,8 @@ type reply struct {
 	err   error
 	after time.Duration // until the next attempt, at least
 	never bool          // a repeat cannot help
+
+	response *http.Response // if an instance handled an HTTP request
 }
 
 // send sends the request once. It reports whether the customer is done.
@@ -130,16 +137,32 @@ func (c *customer) attempt(ctx context.Context, p *sim.Process) reply {
 	at := c.world.DrawNth(p.Name, "sends", c.request.id)
 	limited, cancel := context.WithTimeout(ctx, at.Between(time.Second, 30*time.Second))
 	defer cancel()
-	if c.Message != nil {
+	switch {
+	case c.Message != nil:
 		return c.publish(limited, p)
+	case c.Client != nil:
+		return c.byClient(limited, p)
+	case c.Request != nil:
+		return c.cross(limited, p, at, c.Request(c.request.id))
 	}
+	return c.cross(limited, p, at, nil)
+}
+
+// cross sends the request to an instance, over the network.
+func (c *customer) cross(ctx context.Context, p *sim.Process, at sim.Draw, req *http.Request) reply {
+	var body []byte
+	if req != nil && req.Body != nil {
+		body, _ = io.ReadAll(req.Body) // of a request in memory
+		_ = req.Body.Close()
+	}
+	c.totals.sent.Add(1)
 	notices := at.Between(time.Nanosecond, 100*time.Microsecond)
 	leaves := at.Between(time.Nanosecond, time.Second) // until the instance sees that the customer has gone
 	number := at.Number(c.Instances)
 	call := sim.Call{Links: []sim.Link{network}, What: "sends", About: c.request.id, Faults: sim.AnyFault}
 	replies := make(chan reply, 1)
 	c.world.Go(func() {
-		r, err := sim.Cross(limited, p, call, func(context.Context) (reply, error) { return c.arrive(limited, leaves, number) })
+		r, err := sim.Cross(ctx, p, call, func(context.Context) (reply, error) { return c.arrive(ctx, leaves, number, req, body) })
 		if err != nil {
 			r = reply{err: err}
 		}
@@ -148,10 +171,49 @@ func (c *customer) attempt(ctx context.Context, p *sim.Process) reply {
 	select {
 	case r := <-replies:
 		return r
-	case <-limited.Done():
+	case <-ctx.Done():
 		time.Sleep(notices)
-		return reply{err: limited.Err()}
+		return reply{err: ctx.Err()}
 	}
+}
+
+// byClient sends the request through Service.Client, which may send it several
+// times.
+func (c *customer) byClient(ctx context.Context, p *sim.Process) reply {
+	req := c.Request(c.request.id)
+	own, cancel := context.WithCancel(req.Context()) // which may have a key
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	w, err := c.clientOf(p).RoundTrip(req.WithContext(own))
+	if err != nil {
+		return reply{err: err}
+	}
+	return judge(w)
+}
+
+// clientOf returns the client of this life of the customer.
+func (c *customer) clientOf(p *sim.Process) http.RoundTripper {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.client == nil || c.life != p {
+		c.life, c.client = p, c.Client(&wire{c, p})
+	}
+	return c.client
+}
+
+// wire is the network, as a customer's client sees it.
+type wire struct {
+	*customer
+	p *sim.Process
+}
+
+// RoundTrip has an instance handle the request.
+func (n *wire) RoundTrip(req *http.Request) (*http.Response, error) {
+	r := n.cross(req.Context(), n.p, n.world.DrawNth(n.p.Name, "sends", n.request.id), req)
+	if r.response == nil {
+		return nil, dialed(r.err)
+	}
+	return r.response, nil
 }
 
 // publish publishes the message of the customer.
@@ -164,7 +226,7 @@ func (c *customer) publish(ctx context.Context, p *sim.Process) reply {
 }
 
 // arrive has an instance do the work of the request.
-func (c *customer) arrive(customer context.Context, leaves time.Duration, number int) (reply, error) {
+func (c *customer) arrive(customer context.Context, leaves time.Duration, number int, req *http.Request, body []byte) (reply, error) {
 	i := c.at(number)
 	if i == nil || i.process.IsDead() {
 		return reply{}, sim.ErrDown
@@ -176,8 +238,8 @@ func (c *customer) arrive(customer context.Context, leaves time.Duration, number
 		cancel()
 	})()
 	var r reply
-	if c.Request != nil {
-		r = i.serve(c.Request(c.request.id).WithContext(ctx))
+	if req != nil {
+		r = i.serve(ctx, req, body)
 	} else {
 		r = i.do(ctx, c.request.id)
 	}
@@ -198,7 +260,7 @@ func (i *Instance) do(ctx context.Context, id string) reply {
 }
 
 // serve has the instance handle an HTTP request.
-func (i *Instance) serve(req *http.Request) (r reply) {
+func (i *Instance) serve(ctx context.Context, sent *http.Request, body []byte) (r reply) {
 	defer func() {
 		if p := recover(); p == http.ErrAbortHandler {
 			r = reply{err: sim.ErrReset}
@@ -206,17 +268,31 @@ func (i *Instance) serve(req *http.Request) (r reply) {
 			panic(p)
 		}
 	}()
+	req := sent.Clone(ctx)
+	req.Body, req.RequestURI = io.NopCloser(bytes.NewReader(body)), sent.URL.RequestURI()
 	w := httptest.NewRecorder()
 	i.program.Handler.ServeHTTP(w, req)
-	body, _ := io.ReadAll(w.Result().Body) // of a buffer
-	text := fmt.Sprintf("%d %s", w.Code, body)
-	seconds, _ := strconv.Atoi(w.Result().Header.Get("Retry-After"))
-	switch w.Code {
+	response := w.Result()
+	r = judge(response)
+	r.response, response.Body = response, io.NopCloser(bytes.NewReader(w.Body.Bytes()))
+	return r
+}
+
+// judge says what a response means to a customer.
+func judge(w *http.Response) reply {
+	body, err := io.ReadAll(w.Body)
+	_ = w.Body.Close()
+	if err != nil {
+		return reply{err: err}
+	}
+	text := fmt.Sprintf("%d %s", w.StatusCode, body)
+	seconds, _ := strconv.Atoi(w.Header.Get("Retry-After"))
+	switch w.StatusCode {
 	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
 		return reply{err: errors.New(text), after: time.Duration(seconds) * time.Second}
 	}
-	if w.Code >= http.StatusInternalServerError {
+	if w.StatusCode >= http.StatusInternalServerError {
 		return reply{err: errors.New(text), after: time.Duration(seconds) * time.Second}
 	}
-	return reply{answer: answer{text, w.Code >= http.StatusBadRequest}}
+	return reply{answer: answer{text, w.StatusCode >= http.StatusBadRequest}}
 }

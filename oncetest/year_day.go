@@ -76,6 +76,8 @@ type day struct {
 	broker *sim.Broker
 	orders []*requestState
 
+	discarded atomic.Bool // a person has discarded a message
+
 	mu        sync.Mutex
 	instances []*Instance // nil: it is down
 }

@@ -117,6 +117,7 @@ func (o *person) outboxDecision() outbox.Decision {
 
 func (o *person) discard(ctx context.Context, s inbox.AdminStore, m store.Shelved) {
 	o.givesUp(m.Consumer, &m.Message)
+	o.discarded.Store(true)
 	tally, err := inbox.Admin{Store: s}.Discard(ctx, shelfQuery(m), o.decision())
 	if err == nil && tally.Changed == 1 {
 		o.hasGivenUp(m.Consumer, &m.Message)
@@ -160,10 +161,12 @@ func (d *day) tidy() {
 		return
 	}
 	ctx := context.Background()
-	time.Sleep(sure)
-	d.settlesAll()
 	o := &person{d, "person"}
 	s := d.shared.store
+	if o.mustBeSure(ctx) {
+		time.Sleep(sure)
+	}
+	d.settlesAll()
 	for range evenings {
 		o.freeKeys(ctx)
 		shelved, _ := s.Shelved(ctx, store.ShelfQuery{States: []store.ShelfState{store.Parked}, Limit: 1000})
@@ -183,6 +186,13 @@ func (d *day) tidy() {
 		}
 		time.Sleep(time.Minute)
 	}
+}
+
+// mustBeSure reports whether the evening begins when nothing of the day can still
+// arrive: before a key is freed, and to see that what was given up stays so.
+func (o *person) mustBeSure(ctx context.Context) bool {
+	page, err := o.shared.store.List(ctx, once.RecordQuery{Status: []once.Status{once.Parked}, Limit: 1})
+	return err != nil || len(page.Records) > 0 || o.discarded.Load()
 }
 
 // freeKeys frees the parked keys whose calls never arrived.

@@ -26,6 +26,7 @@ type totals struct {
 	faults   map[sim.FaultKind]int
 	slowest  time.Duration // from the last fault of a day until everything was done
 	attempts atomic.Int64
+	sent     atomic.Int64 // over the network
 	messages atomic.Int64
 	copied   atomic.Int64
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/effectively-once/once/httponce"
 	"github.com/effectively-once/once/oncetest"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store/memstore"
@@ -15,9 +16,11 @@ import (
 // order is the request of a customer.
 func order(id string) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader(id))
-	r.Header.Set("Idempotency-Key", id)
-	return r
+	return r.WithContext(httponce.WithKey(r.Context(), id))
 }
+
+// client is what customers send it with.
+func client(network http.RoundTripper) http.RoundTripper { return &httponce.Transport{Base: network} }
 
 // start builds an instance of the shop on what the year gives it.
 func start(i *oncetest.Instance) oncetest.Program {
@@ -34,8 +37,11 @@ func start(i *oncetest.Instance) oncetest.Program {
 
 func TestTheShopLivesThroughAYear(t *testing.T) {
 	oncetest.Year(t, oncetest.Service{
-		Effects: []oncetest.Effect{{Name: "order"}, {Name: "charge", HonoursKeys: true}, {Name: "receipt"}},
+		Effects: []oncetest.Effect{{Name: "order"}, {Name: "charge", HonoursKeys: true, Consumer: "billing"},
+			{Name: "receipt", Consumer: "receipts"}},
+		People:  1,
 		Request: order,
+		Client:  client,
 		Start:   start,
 	})
 }
