@@ -76,6 +76,30 @@ func (i *Instance) Row(ctx context.Context, tx *memstore.Tx, effect, id string) 
 	})
 }
 
+// Transact runs body in a transaction that the service itself begins and ends, as
+// once.InTx needs it. It commits if body returns nil, and rolls back otherwise.
+// After an error of the commit, such as once.ErrOutcomeUnknown, it may have been
+// applied.
+func (i *Instance) Transact(ctx context.Context, body func(tx *memstore.Tx) error) error {
+	call := sim.Call{Links: sim.StoreLinks, What: "Begin", Faults: sim.ReadFault}
+	if err := sim.Do(ctx, i.process, call, func(context.Context) error { return nil }); err != nil {
+		return err
+	}
+	tx := i.day.shared.store.Begin()
+	defer tx.Rollback() // also of a transaction whose connection is lost
+	if err := body(tx); err != nil {
+		return err
+	}
+	call = sim.Call{Links: sim.StoreLinks, What: "Commit", Faults: []sim.FaultKind{sim.Before, sim.After, sim.Hang}, Unknown: once.ErrOutcomeUnknown}
+	return sim.Do(ctx, i.process, call, func(context.Context) error {
+		err := tx.Commit()
+		if err == nil {
+			i.day.committed(tx)
+		}
+		return err
+	})
+}
+
 // Call has an effect happen at the system outside that is named like the effect. It
 // is sent with a key, which may be empty. After an error, the effect may have
 // happened or may still happen, unless once.IsDialError reports true.

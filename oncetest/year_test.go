@@ -385,6 +385,57 @@ func TestCustomersSendThroughAClient(t *testing.T) {
 	}
 }
 
+// joining is a service that takes orders in transactions of its own.
+func joining(take func(i *Instance, ctx context.Context, id string, row func(*memstore.Tx) error) (string, error)) Service {
+	return Service{
+		Effects: []Effect{{Name: "order"}},
+		Start: func(i *Instance) Program {
+			return Program{Do: func(ctx context.Context, id string) (string, error) {
+				return take(i, ctx, id, func(tx *memstore.Tx) error { return i.Row(ctx, tx, "order", id) })
+			}}
+		},
+	}
+}
+
+// joined is in the transaction, and not beside it.
+func joined(i *Instance, ctx context.Context, id string, row func(*memstore.Tx) error) (answer string, err error) {
+	err = i.Transact(ctx, func(tx *memstore.Tx) error {
+		answer, err = once.InTx(ctx, i.Store(), tx, orders.For(id), func(context.Context) (string, error) { return rand.Text(), row(tx) })
+		return err
+	})
+	return answer, err
+}
+
+func TestWorkInATransactionOfTheService(t *testing.T) {
+	y, finding := lived(t, joining(joined), 100, 1)
+	if finding != "" || y.totals.effects < 300 {
+		t.Errorf("%d effects: %s", y.totals.effects, finding)
+	}
+	for name, test := range map[string]struct {
+		take func(*Instance, context.Context, string, func(*memstore.Tx) error) (string, error)
+		law  sim.Law
+	}{
+		"writes in another transaction": {func(i *Instance, ctx context.Context, id string, row func(*memstore.Tx) error) (string, error) {
+			if err := i.Transact(ctx, row); err != nil {
+				return "", err
+			}
+			return joined(i, ctx, id, func(*memstore.Tx) error { return nil })
+		}, lawEffectOnce},
+		"answers before the commit": {func(i *Instance, ctx context.Context, id string, row func(*memstore.Tx) error) (string, error) {
+			_ = i.Transact(ctx, func(tx *memstore.Tx) error {
+				_, err := once.InTx(ctx, i.Store(), tx, orders.For(id), func(context.Context) (string, error) { return "taken", row(tx) })
+				return err
+			})
+			return "taken", nil
+		}, lawNothingLost},
+	} {
+		_, finding := lived(t, joining(test.take), 365, 1)
+		if !strings.Contains(finding, "law:     "+string(test.law)) {
+			t.Errorf("%s: want %q:\n%s", name, test.law, finding)
+		}
+	}
+}
+
 // listener is a service that only consumes.
 func listener(handle func(*Instance) inbox.Handler) Service {
 	return Service{
