@@ -226,7 +226,9 @@ func (c *customer) publish(ctx context.Context, p *sim.Process) reply {
 }
 
 // arrive has an instance do the work of the request.
-func (c *customer) arrive(customer context.Context, leaves time.Duration, number int, req *http.Request, body []byte) (reply, error) {
+func (c *customer) arrive(customer context.Context, leaves time.Duration, number int, req *http.Request,
+	body []byte) (reply, error) {
+
 	i := c.at(number)
 	if i == nil || i.process.IsDead() {
 		return reply{}, sim.ErrDown

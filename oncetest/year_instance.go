@@ -90,7 +90,8 @@ func (i *Instance) Transact(ctx context.Context, body func(tx *memstore.Tx) erro
 	if err := body(tx); err != nil {
 		return err
 	}
-	call = sim.Call{Links: sim.StoreLinks, What: "Commit", Faults: []sim.FaultKind{sim.Before, sim.After, sim.Hang}, Unknown: once.ErrOutcomeUnknown}
+	call = sim.Call{Links: sim.StoreLinks, What: "Commit", Unknown: once.ErrOutcomeUnknown,
+		Faults: []sim.FaultKind{sim.Before, sim.After, sim.Hang}}
 	return sim.Do(ctx, i.process, call, func(context.Context) error {
 		err := tx.Commit()
 		if err == nil {

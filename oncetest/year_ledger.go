@@ -82,7 +82,8 @@ func newLedger() *ledger {
 func (l *ledger) add(id string) *requestState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := &requestState{id: id, happened: make(map[string]int), excused: make(map[string]bool), givenUp: make(map[string]time.Time)}
+	r := &requestState{id: id, happened: make(map[string]int),
+		excused: make(map[string]bool), givenUp: make(map[string]time.Time)}
 	l.requests[id] = r
 	return r
 }

@@ -85,7 +85,8 @@ func (o *person) holdMessage(ctx context.Context, s *sim.StoreLink, at *sim.Draw
 	if !o.may(personParks, id) {
 		return
 	}
-	tally, err := outbox.Admin{Store: s}.Park(ctx, store.OutgoingQuery{State: store.Pending, IDs: []string{id}}, o.outboxDecision())
+	q := store.OutgoingQuery{State: store.Pending, IDs: []string{id}}
+	tally, err := outbox.Admin{Store: s}.Park(ctx, q, o.outboxDecision())
 	o.tells(personParks, id, tally.Changed, err)
 }
 
@@ -142,7 +143,8 @@ func (o *person) decideAboutOutbox(ctx context.Context, s *sim.StoreLink, at *si
 	m := ms[at.Number(len(ms))].Message
 	if at.Chance(.3) && o.may(personDiscards, m.ID) {
 		o.givesUp("", &m)
-		tally, err := outbox.Admin{Store: s}.Discard(ctx, store.OutgoingQuery{State: store.Stuck, IDs: []string{m.ID}}, o.outboxDecision())
+		q := store.OutgoingQuery{State: store.Stuck, IDs: []string{m.ID}}
+		tally, err := outbox.Admin{Store: s}.Discard(ctx, q, o.outboxDecision())
 		o.tells(personDiscards, m.ID, tally.Changed, err)
 	} else if o.may(personReplays, m.ID) {
 		o.publishes(ctx, s, m.ID)

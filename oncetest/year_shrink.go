@@ -59,7 +59,8 @@ type shrinker struct {
 
 // shrink looks for a smaller day that breaks the law that a day has broken first.
 func (y *year) shrink(t *testing.T, d *day, r *sim.Result) *shrinker {
-	s := &shrinker{t: t, year: y, law: r.Broken[0].Law, best: excerpt{first: 1, last: d.number}, day: d, result: r, left: shrinkDays}
+	s := &shrinker{t: t, year: y, law: r.Broken[0].Law, best: excerpt{first: 1, last: d.number},
+		day: d, result: r, left: shrinkDays}
 	if s.law == lawRunStays { // each try would leave goroutines behind
 		return s
 	}

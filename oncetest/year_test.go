@@ -400,7 +400,9 @@ func joining(take func(i *Instance, ctx context.Context, id string, row func(*me
 // joined is in the transaction, and not beside it.
 func joined(i *Instance, ctx context.Context, id string, row func(*memstore.Tx) error) (answer string, err error) {
 	err = i.Transact(ctx, func(tx *memstore.Tx) error {
-		answer, err = once.InTx(ctx, i.Store(), tx, orders.For(id), func(context.Context) (string, error) { return rand.Text(), row(tx) })
+		answer, err = once.InTx(ctx, i.Store(), tx, orders.For(id), func(context.Context) (string, error) {
+			return rand.Text(), row(tx)
+		})
 		return err
 	})
 	return answer, err
@@ -587,7 +589,9 @@ func chargeOrPark(i *Instance) inbox.Handler {
 }
 
 func TestPeopleDecideAboutWhatIsSetAside(t *testing.T) {
-	for name, charge := range map[string]func(*Instance) inbox.Handler{"parks": chargeOrPark, "resends": chargeOrder, "parks what is unknown": parking} {
+	for name, charge := range map[string]func(*Instance) inbox.Handler{
+		"parks": chargeOrPark, "resends": chargeOrder, "parks what is unknown": parking,
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := staffed(shopParts{charge: charge})
 			if name == "parks what is unknown" {
@@ -633,7 +637,9 @@ func chargeIfNew(i *Instance) inbox.Handler {
 		}
 		err = i.Call(ctx, "charge", m.ID, key.String())
 		if errors.Is(err, ErrRefused) {
-			_, err = once.DoTx(ctx, i.Store(), seen.For(m.ID), func(context.Context, *memstore.Tx) (string, error) { return "seen", nil })
+			_, err = once.DoTx(ctx, i.Store(), seen.For(m.ID), func(context.Context, *memstore.Tx) (string, error) {
+				return "seen", nil
+			})
 			return "", once.Permanent(once.NotDone(err))
 		}
 		return "charged", err

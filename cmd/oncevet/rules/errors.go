@@ -202,7 +202,8 @@ errors.Is. Whether the same call may succeed later is answered by
 once.MayRetry, which also knows the errors of the work and the time to wait. A loop
 that repeats a call after the errors that it names misses some. A message that is
 acknowledged although its work is still in progress is lost if that work fails.`, func(c *checker) {
-	for at := range c.root().Preorder((*ast.BinaryExpr)(nil), (*ast.SwitchStmt)(nil), (*ast.IfStmt)(nil), (*ast.CaseClause)(nil)) {
+	for at := range c.root().Preorder((*ast.BinaryExpr)(nil), (*ast.SwitchStmt)(nil), (*ast.IfStmt)(nil),
+		(*ast.CaseClause)(nil)) {
 		switch n := at.Node().(type) {
 		case *ast.BinaryExpr:
 			c.compared(at, n)

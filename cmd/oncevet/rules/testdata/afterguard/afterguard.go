@@ -143,7 +143,9 @@ func guarded(middleware func(http.Handler) http.Handler) echo.MiddlewareFunc {
 	}
 }
 
-func fails(w http.ResponseWriter, err error) { http.Error(w, err.Error(), http.StatusServiceUnavailable) }
+func fails(w http.ResponseWriter, err error) {
+	http.Error(w, err.Error(), http.StatusServiceUnavailable)
+}
 
 func (s *shop) byHelper(w http.ResponseWriter, r *http.Request) {
 	paid, err := once.Do(r.Context(), s.store, s.op.For("1"), s.work)
