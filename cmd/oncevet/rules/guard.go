@@ -2,6 +2,7 @@ package rules
 
 import (
 	"go/ast"
+	"go/token"
 	"go/types"
 	"slices"
 )
@@ -325,6 +326,28 @@ func (w *walker) walk(n ast.Node, at ast.Node, helper string, deep int) {
 		switch n := n.(type) {
 		case *ast.FuncLit:
 			return false // unless it is called: see enter
+		case *ast.BlockStmt:
+			for _, s := range n.List {
+				w.walk(s, at, helper, deep)
+				if branch, ok := s.(*ast.IfStmt); ok && w.comparesTx(branch.Cond) == token.NEQ && leavesFunction(branch.Body) {
+					break // what follows runs without a transaction
+				}
+			}
+			return false
+		case *ast.IfStmt:
+			op := w.comparesTx(n.Cond)
+			if op == token.ILLEGAL {
+				return true
+			}
+			if n.Init != nil {
+				w.walk(n.Init, at, helper, deep)
+			}
+			if op == token.NEQ {
+				w.walk(n.Body, at, helper, deep)
+			} else if n.Else != nil {
+				w.walk(n.Else, at, helper, deep)
+			}
+			return false
 		case *ast.CallExpr:
 			place := at
 			if place == nil {
@@ -343,6 +366,31 @@ func (w *walker) walk(n ast.Node, at ast.Node, helper string, deep int) {
 		}
 		return true
 	})
+}
+
+// comparesTx returns the operator of a condition that compares the transaction with
+// nil: token.NEQ holds here, and token.EQL does not.
+func (w *walker) comparesTx(cond ast.Expr) token.Token {
+	compared, ok := ast.Unparen(cond).(*ast.BinaryExpr)
+	if !ok || w.guard.txOf == nil || compared.Op != token.NEQ && compared.Op != token.EQL {
+		return token.ILLEGAL
+	}
+	for _, pair := range [][2]ast.Expr{{compared.X, compared.Y}, {compared.Y, compared.X}} {
+		v := w.variable(pair[0]) // and not what the transaction returned
+		if v != nil && w.bound[v] && types.Identical(v.Type(), w.guard.txOf) && w.info.Types[pair[1]].IsNil() {
+			return compared.Op
+		}
+	}
+	return token.ILLEGAL
+}
+
+// leavesFunction reports whether a block ends with a return.
+func leavesFunction(b *ast.BlockStmt) bool {
+	if len(b.List) == 0 {
+		return false
+	}
+	_, ok := b.List[len(b.List)-1].(*ast.ReturnStmt)
+	return ok
 }
 
 // enter walks through what a call runs.

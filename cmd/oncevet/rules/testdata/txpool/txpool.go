@@ -265,3 +265,44 @@ func (s *shop) underAnotherName(ctx context.Context) (string, error) {
 		return "", err
 	})
 }
+
+// withOrWithout runs a statement in a transaction, if there is one.
+func withOrWithout(ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx) error {
+	if tx != nil {
+		_, err := tx.Exec(ctx, "UPDATE")
+		return err
+	}
+	_, err := pool.Exec(ctx, "UPDATE")
+	return err
+}
+
+func eitherOr(ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx) (err error) {
+	if tx == nil {
+		_, err = pool.Exec(ctx, "UPDATE")
+	} else {
+		_, err = tx.Exec(ctx, "UPDATE")
+	}
+	return err
+}
+
+func both(ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx) error {
+	if tx != nil {
+		if _, err := tx.Exec(ctx, "UPDATE"); err != nil {
+			return err
+		}
+	}
+	_, err := pool.Exec(ctx, "UPDATE")
+	return err
+}
+
+func (s *shop) maybeInTx(ctx context.Context) (string, error) {
+	return once.DoTx(ctx, s.store, s.op.For("1"), func(ctx context.Context, tx pgx.Tx) (string, error) {
+		if err := withOrWithout(ctx, s.pool, tx); err != nil {
+			return "", err
+		}
+		if err := eitherOr(ctx, s.pool, tx); err != nil {
+			return "", err
+		}
+		return "", both(ctx, s.pool, tx) // want `txpool: pool.Exec \(in both\) is not part of the transaction`
+	})
+}
