@@ -142,7 +142,19 @@ func (d *day) live() *sim.Result {
 	d.world.Calm()
 	d.tidy()
 	d.drain()
-	return d.world.End()
+	return d.left()
+}
+
+// left ends the world and returns a copy of its result, because a goroutine of the
+// service that outlives its day still calls, and adds to the result of its world.
+func (d *day) left() *sim.Result {
+	r := d.world.End()
+	d.world.IsCalm() // takes the lock under which the result grows, here and after the copy
+	left := *r
+	left.History, left.Faults = slices.Clone(r.History), slices.Clone(r.Faults)
+	left.Started, left.Broken = slices.Clone(r.Started), slices.Clone(r.Broken)
+	d.world.IsCalm()
+	return &left
 }
 
 // copies is how often the broker stores a message when it is published.
