@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 		"seed":           seed,
 		"sql":            runSQL,
 		"proved-shop":    provedShop,
+		"proved-count":   provedCount,
 		"once-repeating": protect(demo.ByHand),
 		"once-losing":    protect(answer(http.StatusOK, "")),
 		"once-refusing":  protect(answer(http.StatusPaymentRequired, "no funds")),

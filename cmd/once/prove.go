@@ -3,11 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -28,12 +30,14 @@ type proveRun struct {
 	storeFlags
 	outputFlags
 
-	Request   string   `required:"" placeholder:"REQUEST" help:"The request to send: its method and path, as in 'POST /orders'."`
-	Body      string   `placeholder:"TEXT" help:"Body of the request."`
-	Header    []string `sep:"none" placeholder:"'NAME: VALUE'" help:"A header of the request; repeatable. Default with a body: Content-Type: application/json."`
-	KeyHeader string   `default:"Idempotency-Key" placeholder:"NAME" help:"The header with the key (default Idempotency-Key)."`
-	Count     []string `sep:"none" placeholder:"SQL" help:"A query that returns a row for each request: its ID, and how many effects it had; repeatable. NAME=SQL names it."`
-	CountFrom string   `placeholder:"URL" help:"The SQL database of the queries. Default: that of the store."`
+	Request      string   `placeholder:"REQUEST" help:"The request to send: its method and path, as in 'POST /orders'."`
+	RequestsFrom string   `type:"path" placeholder:"FILE" help:"A file with a request in JSON on each line, instead of --request."`
+	Body         string   `placeholder:"TEXT" help:"Body of the request."`
+	Header       []string `sep:"none" placeholder:"'NAME: VALUE'" help:"A header of each request; repeatable. Default with a body: Content-Type: application/json."`
+	KeyHeader    string   `default:"Idempotency-Key" placeholder:"NAME" help:"The header with the key (default Idempotency-Key)."`
+	Count        []string `sep:"none" placeholder:"SQL" help:"A query that returns a row for each request: its ID, and how many effects it had; repeatable. NAME=SQL names it."`
+	CountFrom    string   `placeholder:"URL" help:"The SQL database of the queries. Default: that of the store."`
+	CountCommand []string `sep:"none" placeholder:"NAME=COMMAND" help:"A command that prints the same for the shell: an ID and a number for each request; repeatable."`
 
 	Service string   `placeholder:"URL" help:"Where a copy of the program listens. Default: http://{{listen}}."`
 	Copies  int      `placeholder:"N" help:"Copies of the program, 1 to 32. Default: 2, or 1 if --service is a fixed address."`
@@ -41,11 +45,11 @@ type proveRun struct {
 	Cut     []string `sep:"none" placeholder:"NAME=HOST:PORT" help:"Another server of the program, whose connections are broken as well; repeatable."`
 	Log     string   `type:"path" placeholder:"FILE" help:"Write the output of the program to this file."`
 
-	Requests  int           `default:"200" placeholder:"N" help:"Requests in a round, each with its own ID (default 200)."`
+	Requests  *int          `placeholder:"N" help:"Requests in a round, each with its own ID. Default: 200, or the lines of the file."`
 	Kills     int           `default:"10" placeholder:"N" help:"Copies killed in a round (default 10)."`
 	Cuts      int           `default:"10" placeholder:"N" help:"In a round, how often all connections to a server are cut (default 10)."`
 	Swallowed int           `default:"10" placeholder:"N" help:"Replies of servers that are swallowed in a round (default 10)."`
-	Lost      int           `default:"20" placeholder:"N" help:"Replies of the program that its callers lose in a round (default 20)."`
+	Lost      *int          `placeholder:"N" help:"Replies of the program that its callers lose in a round. Default: 20, or one for each request."`
 	Callers   int           `default:"8" placeholder:"N" help:"Callers who send requests at the same time, 1 to 256 (default 8)."`
 	Seed      uint64        `default:"1" placeholder:"N" help:"Decides which request has which fault (default 1)."`
 	For       time.Duration `placeholder:"DURATION" help:"Begin further rounds until this time is over. Default: one round."`
@@ -63,7 +67,7 @@ send requests and repeat each until it is answered, sometimes to two copies at o
 Meanwhile copies are killed with SIGKILL and started again, connections to the servers are cut, and replies are swallowed
 that the servers have sent. Then the faults stop, the program finishes what is left, and the command counts.
 
-  {{id}}       in --request, --body and --header: the ID of the request, which is also its key
+  {{id}}       in --request, --body, --header and in the file: the ID of the request, which is also its key
   {{listen}}   in the program's arguments, --env and --service: HOST:PORT on which a copy must listen
   {{port}}     the same without the host
   {{store}}    URL of the store through a proxy, which breaks connections; without the parameters of once
@@ -73,6 +77,16 @@ that the servers have sent. Then the faults stop, the program finishes what is l
 
 Servers that are reached through a proxy: PostgreSQL, MySQL, MariaDB, Redis and NATS, each as one server, and those of --cut.
 TLS passes, but a certificate for the server's name is not one for 127.0.0.1.
+
+A line of the file of --requests-from, whose members can all be left out. Those of --request, --body and --header fill in:
+
+  {"method": "POST", "path": "/orders", "header": {"X-Shop": "a"}, "body": {"item": "{{id}}"}, "key": "{{id}}", "id": "{{id}}"}
+
+A body that is a string is sent as that text, any other as JSON. The key goes into the header of the key. By its id, which is
+the key by default, the counts know the request. Keys without {{id}} can be sent once to a database, in one round.
+
+The command of --count-command may have the placeholders of servers, which name them without a proxy. It runs when all
+copies have ended. White space separates what it prints, so 'redis-cli --raw hgetall orders' is one.
 
 What must hold:
 
@@ -93,11 +107,15 @@ Examples:
   once prove mark --url sqlite:shop.db
   once prove --url sqlite:shop.db --request 'POST /orders' --body '{"item":"{{id}}"}' \
     --count 'SELECT item, count(*) FROM orders GROUP BY item' -- ./shop --db {{address}} --listen {{listen}}
+  once prove --target test --requests-from orders.jsonl --count 'SELECT id, count(*) FROM orders GROUP BY id' \
+    -- ./shop --db {{store}} --listen {{listen}}
+  once prove --url redis://localhost:6379 --request 'POST /orders' --body '{"item":"{{id}}"}' \
+    --count-command 'orders=redis-cli -u {{store}} --raw hgetall orders' -- ./shop --redis {{store}} --listen {{listen}}
   once prove --target test --env 'DATABASE_URL={{store}}' --env 'PORT={{port}}' --cut 'broker=127.0.0.1:5672' --for 10m \
     --env 'BROKER=amqp://{{broker}}/' --request 'POST /orders' --body '{"item":"{{id}}"}' -- ./shop`
 }
 
-const mostCopies, mostCallers = 32, 256
+const mostCopies, mostCallers, mostRequests = 32, 256, 1_000_000
 
 // Validate is called by kong.
 func (c *proveRun) Validate() error {
@@ -106,15 +124,16 @@ func (c *proveRun) Validate() error {
 		value, from int
 		to          int
 	}{
-		{"requests", c.Requests, 1, 1_000_000}, {"kills", c.Kills, 0, 1_000_000}, {"cuts", c.Cuts, 0, 1_000_000},
-		{"swallowed", c.Swallowed, 0, 1_000_000}, {"lost", c.Lost, 0, c.Requests}, {"callers", c.Callers, 1, mostCallers},
-		{"copies", cmp.Or(c.Copies, 1), 1, mostCopies},
+		{"kills", c.Kills, 0, mostRequests}, {"cuts", c.Cuts, 0, mostRequests}, {"swallowed", c.Swallowed, 0, mostRequests},
+		{"callers", c.Callers, 1, mostCallers}, {"copies", cmp.Or(c.Copies, 1), 1, mostCopies},
 	} {
 		if n.value < n.from || n.value > n.to {
 			return fmt.Errorf("--%s is %d: use %d to %d", n.flag, n.value, n.from, n.to)
 		}
 	}
 	switch {
+	case c.Request == "" && c.RequestsFrom == "":
+		return errors.New("there is no request: add --request 'POST /orders', or --requests-from FILE")
 	case c.For < 0:
 		return fmt.Errorf("--for is %v: use a time such as 10m", c.For)
 	case c.Patience < time.Second:
@@ -191,8 +210,7 @@ const storeName = "store"
 
 func (c *proveRun) options() (o prove.Options, err error) {
 	o = prove.Options{Command: slices.Clone(c.Command), Environment: c.Env, Service: cmp.Or(c.Service, "http://{{listen}}"),
-		Copies: c.Copies, Words: map[string]string{}, Requests: c.Requests, Kills: c.Kills, Cuts: c.Cuts, Swallowed: c.Swallowed, Lost: c.Lost,
-		Callers: c.Callers, Seed: c.Seed, For: c.For, Patience: c.Patience, MayPark: c.MayPark}
+		Copies: c.Copies, Words: map[string]string{}, Kills: c.Kills, Cuts: c.Cuts, Swallowed: c.Swallowed, Callers: c.Callers, Seed: c.Seed, For: c.For, Patience: c.Patience, MayPark: c.MayPark}
 	if len(o.Command) > 0 && o.Command[0] == "--" {
 		o.Command = o.Command[1:]
 	}
@@ -216,7 +234,7 @@ func (c *proveRun) options() (o prove.Options, err error) {
 			return o, usage("--env is %q: use NAME=VALUE", e)
 		}
 	}
-	if o.Request, err = c.request(); err != nil {
+	if err := c.addRequests(&o); err != nil {
 		return o, err
 	}
 	if o.Counts, err = c.counts(); err != nil {
@@ -259,9 +277,52 @@ func (c *proveRun) addServers(o *prove.Options) error {
 	return nil
 }
 
+const defaultRequests, defaultLost = 200, 20
+
+// addRequests adds the templates of the requests, and their number.
+func (c *proveRun) addRequests(o *prove.Options) error {
+	t, err := c.request()
+	if err != nil {
+		return err
+	}
+	o.Templates, o.Requests = []prove.Request{t}, defaultRequests
+	if c.RequestsFrom != "" {
+		text, err := os.ReadFile(c.RequestsFrom)
+		if err != nil {
+			return err
+		}
+		if o.Templates, err = prove.ReadRequests(filepath.Base(c.RequestsFrom), text, t); err != nil {
+			return coded{exitUsage, err.Error()}
+		}
+		o.Requests = len(o.Templates)
+	}
+	if c.Requests != nil {
+		o.Requests = *c.Requests
+	}
+	o.Lost = min(defaultLost, o.Requests)
+	if c.Lost != nil {
+		o.Lost = *c.Lost
+	}
+	switch {
+	case o.Requests < 1 || o.Requests > mostRequests:
+		return usage("--requests is %d: use 1 to %d", o.Requests, mostRequests)
+	case o.Lost < 0 || o.Lost > o.Requests:
+		return usage("--lost is %d: use 0 to %d", o.Lost, o.Requests)
+	case c.For == 0 && o.Requests <= len(o.Templates):
+		return nil
+	}
+	for i := range o.Templates {
+		if t := &o.Templates[i]; !t.Fresh() {
+			return usage("%s: its key or its id is the same each time, so it can be sent in one round only: write {{id}} into it, or leave out --for and --requests", t.Place)
+		}
+	}
+	return nil
+}
+
+// request returns the request of the flags.
 func (c *proveRun) request() (r prove.Request, err error) {
 	method, path, found := strings.Cut(c.Request, " ")
-	if !found || method == "" || !strings.HasPrefix(path, "/") {
+	if c.Request != "" && (!found || method == "" || !strings.HasPrefix(path, "/")) {
 		return r, usage("--request is %q: use a method and a path, such as 'POST /orders'", c.Request)
 	}
 	r = prove.Request{Method: method, Path: path, Header: http.Header{}, Body: c.Body, KeyHeader: c.KeyHeader}
@@ -294,6 +355,13 @@ func (c *proveRun) counts() (all []prove.Count, err error) {
 		}
 		all = append(all, count)
 	}
+	for _, text := range c.CountCommand {
+		found := namedCount.FindStringSubmatch(text)
+		if found == nil || strings.TrimSpace(found[2]) == "" {
+			return nil, usage("--count-command is %q: use NAME=COMMAND", text)
+		}
+		all = append(all, prove.Count{Name: found[1], Command: found[2]})
+	}
 	return all, nil
 }
 
@@ -310,7 +378,7 @@ func (c *proveRun) database(ctx context.Context, s *session) (*target.Target, er
 		}
 	}
 	if t.Tables == nil {
-		return nil, usage("%s is not an SQL database, so --count cannot ask it: add --count-from URL", t)
+		return nil, usage("%s is not an SQL database, so --count cannot ask it: add --count-from URL, or use --count-command", t)
 	}
 	return t, nil
 }
@@ -350,7 +418,7 @@ func (c *proveRun) printFindings(ctx context.Context, r prove.Report) error {
 			fmt.Printf("\n%d further findings: see -o json\n", len(r.Findings)-i)
 			break
 		}
-		fmt.Printf("\n%s: %s: %s\n", f.Law, show.Line(f.ID), show.Lines(secret.From(ctx).Hide(f.Text)))
+		fmt.Printf("\n%s: %s: %s\n", f.Law, show.Line(f.Name()), show.Lines(secret.From(ctx).Hide(f.Text)))
 		command := "once"
 		for _, w := range f.Look {
 			command += " " + word(show.Line(w))

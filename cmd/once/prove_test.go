@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net/url"
 	"os"
@@ -96,7 +97,7 @@ var small = []string{"--requests", "40", "--kills", "5", "--cuts", "4", "--swall
 
 func with(more ...string) []string { return append(slices.Clone(small), more...) }
 
-// wantAdded checks that each line of a report adds up, and that the faults are those that were asked for.
+// wantAdded checks that each line of a report adds up, and that the faults are those that were asked for in each round.
 func wantAdded(t *testing.T, p proof) {
 	t.Helper()
 	for _, s := range p.Sums() {
@@ -108,13 +109,28 @@ func wantAdded(t *testing.T, p proof) {
 			t.Errorf("%s: %d %s", s.Name, s.Total, s.Text())
 		}
 	}
-	if p.Requests.Sent != 40 || p.Faults.Kills != 5 || p.Attempts.Lost != 6 || p.Answers.First != 40 {
+	rounds := p.Requests.Sent / 40
+	if rounds == 0 || p.Requests.Sent != 40*rounds || p.Faults.Kills != 5*rounds || p.Attempts.Lost != 6*rounds || p.Answers.First != 40*rounds {
 		t.Errorf("%+v %+v %+v", p.Requests, p.Faults, p.Attempts)
 	}
 	for _, e := range p.Effects {
 		if e.Accepted != p.Requests.Accepted {
 			t.Errorf("%+v, of %d requests", e, p.Requests.Accepted)
 		}
+	}
+}
+
+// wantCounted checks that each effect that is missing or that happened again is a
+// finding, and that effects are missing or happened again.
+func wantCounted(t *testing.T, p proof, missing bool) {
+	t.Helper()
+	twice, none := 0, 0
+	for _, e := range p.Effects {
+		twice, none = twice+e.Twice, none+e.Missing
+	}
+	found := p.Broken(prove.OneEffect)
+	if found != twice+none || (found > 0) && (none > 0) != missing {
+		t.Errorf("%d findings about effects, and %d happened again, %d are missing: %+v", found, twice, none, p.Effects)
 	}
 }
 
@@ -166,18 +182,93 @@ func TestARightProgramIsProvedOnServers(t *testing.T) {
 	}
 }
 
+// Stores without tables have the mark and broken connections too, and a command counts the effects in them.
+func TestProgramsAreProvedOnStoresWithoutTables(t *testing.T) {
+	for name, mistake := range map[string]string{"redis": "key per attempt", "nats": "no key"} {
+		t.Run(name, func(t *testing.T) {
+			from := keyStores[name](t)
+			u, err := url.Parse(from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			of := []string{"--prefix", u.Query().Get("prefix")}
+			if p := proved(t, from, shopArgs("")...); p.exit != exitUsage || !strings.Contains(p.said, "is not marked for tests") {
+				t.Fatalf("without a mark: exit %d, it says %s", p.exit, p.said)
+			}
+			mark(t, from, false)
+			args := with("--count-command", "orders=proved-count --db '{{store}}' --prefix '"+of[1]+"' orders")
+			for wrong, laws := range map[string][]string{"": nil, mistake: {prove.OneEffect}} {
+				p := proved(t, from, append(shopArgs(wrong, args...), of...)...)
+				if !slices.Equal(p.broken(), laws) || (p.exit == exitOK) != (laws == nil) {
+					t.Fatalf("%q: exit %d, broken: %v, want %v\n%s\n%s", wrong, p.exit, p.broken(), laws, p.said, p.output)
+				}
+				wantAdded(t, p)
+				wantCounted(t, p, false)
+				if f := p.Faults; f.Cuts != 4 || f.Connections == 0 || f.Swallowed+f.RepliesNotMet != 4 || len(p.Effects) != 1 {
+					t.Errorf("%+v, %+v", f, p.Effects)
+				}
+			}
+		})
+	}
+}
+
+// Each line of a file is a request, with the key and the ID that it says.
+func TestRequestsOfAFileAreProved(t *testing.T) {
+	from, file := markedFile(t), filepath.Join(t.TempDir(), "orders.jsonl")
+	lines := ""
+	for n := range 40 {
+		lines += fmt.Sprintf(`{"path": "/orders", "key": "order-%[1]d", "body": {"item": "item-%[1]d"}, "id": "item-%[1]d"}`+"\n", n+1)
+	}
+	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	shop := func(wrong string, args ...string) []string {
+		flags := append([]string{"--request", "POST /", "--requests-from", file, "--count", countOrders}, args...)
+		return append(flags, shopArgs(wrong)[4:]...)
+	}
+	few := small[2:] // its lines are the requests
+	p := proved(t, from, shop("answers differ", few...)...)
+	if p.exit != exitNo || !slices.Equal(p.broken(), []string{prove.SameAnswer}) {
+		t.Fatalf("exit %d, broken: %v\n%s", p.exit, p.broken(), p.said)
+	}
+	wantAdded(t, p)
+	f := p.Findings[0]
+	line, ok := strings.CutPrefix(f.Place, "orders.jsonl:")
+	if want := []string{"keys", "get", "http", "order-" + line, "--scope", "alice"}; !ok || f.ID != "item-"+line || !slices.Equal(f.Look, want) {
+		t.Errorf("%+v", f)
+	}
+	for _, e := range p.Effects {
+		if e.Once != 40 || e.Total != 40 {
+			t.Errorf("%+v", e)
+		}
+	}
+	p = proved(t, from, shop("", few...)...)
+	if want := "orders.jsonl:"; p.exit != exitFailed || !strings.Contains(p.said, want) || !strings.Contains(p.said, "so an earlier answer would be repeated") {
+		t.Errorf("a second time: exit %d, it says %s", p.exit, p.said)
+	}
+	for flag, value := range map[string]string{"--for": "1s", "--requests": "41"} {
+		if p := proved(t, from, shop("", flag, value)...); p.exit != exitUsage || !strings.Contains(p.said, "orders.jsonl:1: its key or its id is the same each time") {
+			t.Errorf("%s %s: exit %d, it says %s", flag, value, p.exit, p.said)
+		}
+	}
+}
+
 // What is wrong with a program is found, and nothing else.
 func TestMistakesAreProved(t *testing.T) {
 	for wrong, laws := range map[string][]string{
-		"effect before":  {prove.OneEffect},
-		"random key":     {prove.OneEffect},
-		"answers differ": {prove.SameAnswer},
-		"parks":          {prove.NobodyAsks},
-		"no relay":       {prove.Drains},
+		"row outside":       {prove.OneEffect},
+		"key per attempt":   {prove.OneEffect},
+		"ack before commit": {prove.OneEffect},
+		"answers differ":    {prove.SameAnswer},
+		"parks":             {prove.NobodyAsks},
+		"no relay":          {prove.Drains},
 	} {
 		t.Run(wrong, func(t *testing.T) {
 			t.Parallel()
 			args := with("--count", countOrders)
+			if wrong == "ack before commit" { // many kills meet no message in this window
+				args = append(args, "--count", countInvoices, "--for", "5s")
+			}
 			if wrong == "no relay" {
 				args = append(args, "--patience", "10s") // what never drains is waited for
 			}
@@ -186,6 +277,7 @@ func TestMistakesAreProved(t *testing.T) {
 				t.Fatalf("exit %d, broken: %v, want %v\n%s", p.exit, p.broken(), laws, p.said)
 			}
 			wantAdded(t, p)
+			wantCounted(t, p, wrong == "ack before commit")
 			if f := p.Findings[0]; f.ID == "" || f.Text == "" || len(f.Look) == 0 {
 				t.Errorf("%+v", f)
 			}
@@ -248,7 +340,12 @@ func TestNothingIsProved(t *testing.T) {
 		"other path":  {append([]string{"--request", "POST /order"}, shop("")[2:]...), exitFailed, "nothing was proved"},
 		"other store": {append([]string{"--env", "A=B"}, strings.Split(strings.ReplaceAll(strings.Join(shop(""), "\x00"), "{{store}}", elsewhere), "\x00")...),
 			exitFailed, "the program has made no key in"},
-		"query": {shopArgs("", with("--count", "SELECT item FROM nowhere")...), exitFailed, "the count effects: "},
+		"command":  {shopArgs("", with("--count-command", "orders=echo {{address}} once")...), exitFailed, `shop.db": it has to print an ID and a number`},
+		"it fails": {shopArgs("", with("--count-command", "orders=echo no orders >&2; exit 3")...), exitFailed, "the count orders: the command failed: exit status 3. It wrote:\nno orders"},
+		"no name":  {shopArgs("", "--count-command", "proved-count"), exitUsage, "use NAME=COMMAND"},
+		"no file":  {[]string{"--requests-from", "no-such-file", "--", "x"}, exitFailed, "no-such-file"},
+		"no flag":  {[]string{"--", "x"}, exitUsage, "there is no request: add --request 'POST /orders', or --requests-from FILE"},
+		"query":    {shopArgs("", with("--count", "SELECT item FROM nowhere")...), exitFailed, "the count effects: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if p := proved(t, from, c.args...); p.exit != c.exit || !strings.Contains(p.said, c.says) {

@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
@@ -21,6 +24,9 @@ import (
 	"github.com/effectively-once/once/httponce"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/natsstore"
+	"github.com/effectively-once/once/store/redisstore"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
@@ -28,22 +34,44 @@ import (
 func provedShop() {
 	at := flag.String("db", "", "URL of the database")
 	schema := flag.String("schema", "", "of the tables")
+	prefix := flag.String("prefix", "", "of the keys in Redis")
 	listen := flag.String("listen", "", "address")
 	wrong := flag.String("wrong", "", "what is wrong with it")
 	flag.Parse()
-	ctx := context.Background()
 	switch *wrong {
 	case "ends":
 		log.Fatal("there is no configuration")
 	case "deaf":
 		select {}
 	}
-	db, dialect := openShop(*at)
-	store := sqlstore.New(db, dialect, &sqlstore.Options{Schema: *schema})
+	switch scheme, _, _ := strings.Cut(*at, ":"); scheme {
+	case "nats":
+		natsShop(*at, *listen, *wrong)
+	case "redis":
+		redisShop(*at, *prefix).run(*listen, *wrong)
+	default:
+		sqlShop(*at, *schema).run(*listen, *wrong)
+	}
+}
+
+// shop keeps its orders and invoices in the database of its store.
+type shop[Tx any] struct {
+	store interface {
+		once.TxStore[Tx]
+		store.Outbox[Tx]
+	}
+	insert  func(ctx context.Context, tx Tx, into, item string) error
+	outside func(ctx context.Context, into, item string) error // the transaction
+}
+
+func sqlShop(at, schema string) shop[*sql.Tx] {
+	ctx := context.Background()
+	db, dialect := openShop(at)
+	store := sqlstore.New(db, dialect, &sqlstore.Options{Schema: schema})
 	must(store.Migrate(ctx))
 	table := func(name string) string {
-		if *schema != "" {
-			name = *schema + "." + name
+		if schema != "" {
+			name = schema + "." + name
 		}
 		return name
 	}
@@ -55,48 +83,203 @@ func provedShop() {
 	insert := func(into, item string) string {
 		return `INSERT INTO ` + table(into) + ` VALUES ('` + strings.ReplaceAll(item, "'", "") + `')`
 	}
-	events, queue := outbox.New(store, nil), storebroker.New(store, &storebroker.Options{Lease: time.Second})
-	customer := func(*http.Request) (string, error) { return "alice", nil }
-	orders := httponce.HandlerTx(store, customer, func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
-		var order struct{ Item string }
-		if err := json.NewDecoder(r.Body).Decode(&order); err != nil {
+	return shop[*sql.Tx]{store: store,
+		insert: func(ctx context.Context, tx *sql.Tx, into, item string) error {
+			_, err := tx.ExecContext(ctx, insert(into, item))
 			return err
-		}
-		if *wrong != "effect before" {
-			if _, err := tx.ExecContext(r.Context(), insert("orders", order.Item)); err != nil {
-				return err
-			}
-		}
-		fmt.Fprintf(w, "ordered %s", order.Item)
-		return events.Put(r.Context(), tx, &broker.Message{Topic: "orders", Body: []byte(order.Item)})
-	}, nil)
+		},
+		outside: func(ctx context.Context, into, item string) error {
+			_, err := db.ExecContext(ctx, insert(into, item))
+			return err
+		}}
+}
+
+// redisShop counts the orders of each item in a hash.
+func redisShop(at, prefix string) shop[*redisstore.Tx] {
+	options, err := redis.ParseURL(at)
+	must(err)
+	client := redis.NewClient(options)
+	return shop[*redisstore.Tx]{store: redisstore.New(client, &redisstore.Options{Prefix: prefix}),
+		insert: func(ctx context.Context, tx *redisstore.Tx, into, item string) error {
+			return tx.HIncrBy(ctx, prefix+into, item, 1).Err()
+		},
+		outside: func(ctx context.Context, into, item string) error {
+			return client.HIncrBy(ctx, prefix+into, item, 1).Err()
+		}}
+}
+
+func customer(*http.Request) (string, error) { return "alice", nil }
+
+// takeOrders answers requests for orders.
+func takeOrders(listen, wrong string, orders http.Handler) {
 	http.HandleFunc("POST /orders", func(w http.ResponseWriter, r *http.Request) {
-		switch *wrong {
-		case "random key":
+		switch wrong {
+		case "key per attempt":
 			r.Header.Set("Idempotency-Key", rand.Text())
-		case "effect before":
-			if item := r.Header.Get("Idempotency-Key"); !known(r.Context(), store, item) {
-				_, _ = db.ExecContext(r.Context(), insert("orders", item))
-				time.Sleep(20 * time.Millisecond) // as a call to somebody else takes
-			}
 		case "answers differ":
 			w.Header().Set("Location", "/orders/"+rand.Text())
 		}
 		orders.ServeHTTP(w, r)
 	})
-	billing := &inbox.Consumer{Name: "billing", Source: queue.Queue("orders"), Handler: inbox.Tx(store, func(ctx context.Context, tx *sql.Tx, m *broker.Message) error {
-		if *wrong == "parks" {
+	must(http.ListenAndServe(listen, nil))
+}
+
+func itemOf(r *http.Request) (string, error) {
+	var order struct{ Item string }
+	err := json.NewDecoder(r.Body).Decode(&order)
+	return order.Item, err
+}
+
+func (s shop[Tx]) run(listen, wrong string) {
+	events, queue := outbox.New(s.store, nil), storebroker.New(s.store, &storebroker.Options{Lease: time.Second})
+	orders := httponce.HandlerTx(s.store, customer, func(w http.ResponseWriter, r *http.Request, tx Tx) error {
+		item, err := itemOf(r)
+		if err != nil {
+			return err
+		}
+		if wrong != "row outside" {
+			if err := s.insert(r.Context(), tx, "orders", item); err != nil {
+				return err
+			}
+		}
+		fmt.Fprintf(w, "ordered %s", item)
+		return events.Put(r.Context(), tx, &broker.Message{Topic: "orders", Body: []byte(item)})
+	}, nil)
+	var source broker.Source = queue.Queue("orders")
+	switch wrong {
+	case "row outside":
+		orders = s.rowOutside(orders)
+	case "ack before commit":
+		source = ackFirst{source}
+	}
+	go takeOrders(listen, wrong, orders)
+	billing := &inbox.Consumer{Name: "billing", Source: source, Handler: inbox.Tx(s.store, func(ctx context.Context, tx Tx, m *broker.Message) error {
+		if wrong == "parks" {
 			return once.Permanent(fmt.Errorf("no invoice for %s", m.Body))
 		}
-		_, err := tx.ExecContext(ctx, insert("invoices", string(m.Body)))
-		return err
+		return s.insert(ctx, tx, "invoices", string(m.Body))
 	})}
-	run := []func(context.Context) error{(&outbox.Relay{Store: store, Publisher: queue.Publisher(), Lease: 500 * time.Millisecond}).Run, billing.Run}
-	if *wrong == "no relay" {
+	run := []func(context.Context) error{(&outbox.Relay{Store: s.store, Publisher: queue.Publisher(), Lease: 500 * time.Millisecond}).Run, billing.Run}
+	if wrong == "no relay" {
 		run = run[1:]
 	}
-	go func() { must(http.ListenAndServe(*listen, nil)) }()
-	must(once.RunAll(ctx, run...))
+	must(once.RunAll(context.Background(), run...))
+}
+
+// callTime is how long a wrong program can be killed between two steps, as long as a
+// call to somebody else may take.
+const callTime = 50 * time.Millisecond
+
+// rowOutside writes the order of a new key before the transaction.
+func (s shop[Tx]) rowOutside(orders http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if id := r.Header.Get("Idempotency-Key"); !known(r.Context(), s.store, id) {
+			_ = s.outside(r.Context(), "orders", id)
+			time.Sleep(callTime)
+		}
+		orders.ServeHTTP(w, r)
+	})
+}
+
+// ackFirst acknowledges messages before they are handled.
+type ackFirst struct{ broker.Source }
+
+// For implements broker.Subscriber.
+func (s ackFirst) For(keys string) broker.Source {
+	return ackFirst{s.Source.(broker.Subscriber).For(keys)}
+}
+
+func (s ackFirst) Open(ctx context.Context, window int) (broker.Session, error) {
+	session, err := s.Source.Open(ctx, window)
+	if err != nil {
+		return nil, err
+	}
+	return acked{session}, nil
+}
+
+type acked struct{ broker.Session }
+
+func (s acked) Receive(ctx context.Context, max int) ([]broker.Delivery, error) {
+	ds, err := s.Session.Receive(ctx, max)
+	if err != nil {
+		return nil, err
+	}
+	err = s.Session.Ack(ctx, ds)
+	time.Sleep(callTime)
+	return ds, err
+}
+
+func (s acked) Ack(context.Context, []broker.Delivery) error { return nil }
+
+// stream has the orders of the shop in NATS, which cannot commit them together with
+// the key. It drops a message whose ID it knows, so a request may be handled again.
+const stream = "orders"
+
+func natsShop(at, listen, wrong string) {
+	ctx, js, bucket := context.Background(), openStream(at), strings.TrimPrefix(mustParse(at).Path, "/")
+	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{stream}, Duplicates: time.Hour})
+	must(err)
+	options := &httponce.Options{OnUnknown: once.Resend, Policy: once.Policy{Lease: time.Second}}
+	takeOrders(listen, wrong, httponce.Handler(natsstore.New(js, &natsstore.Options{Bucket: bucket}), customer, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		item, err := itemOf(r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		claim, _ := once.ClaimFrom(r.Context())
+		id := claim.Key.String()
+		if wrong == "no key" {
+			id = rand.Text()
+		}
+		if _, err := js.Publish(r.Context(), stream, []byte(item), jetstream.WithMsgID(id)); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		if wrong == "no key" {
+			time.Sleep(callTime)
+		}
+		fmt.Fprintf(w, "ordered %s", item)
+	}), options))
+}
+
+func openStream(at string) jetstream.JetStream {
+	u := mustParse(at)
+	token, _ := u.User.Password()
+	conn, err := nats.Connect("nats://"+u.Host, nats.Token(token), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	must(err)
+	js, err := jetstream.New(conn)
+	must(err)
+	return js
+}
+
+func mustParse(at string) *url.URL {
+	u, err := url.Parse(at)
+	must(err)
+	return u
+}
+
+// provedCount prints how many orders the shop has of each item, in a store without tables.
+func provedCount() {
+	at, prefix := flag.String("db", "", "URL of the store"), flag.String("prefix", "", "of the keys in Redis")
+	flag.Parse()
+	ctx, counts := context.Background(), map[string]string{}
+	if strings.HasPrefix(*at, "redis:") {
+		options, err := redis.ParseURL(*at)
+		must(err)
+		counts, err = redis.NewClient(options).HGetAll(ctx, *prefix+flag.Arg(0)).Result()
+		must(err)
+	} else {
+		orders, err := openStream(*at).Stream(ctx, stream)
+		must(err)
+		for n := uint64(1); n <= orders.CachedInfo().State.LastSeq; n++ {
+			m, err := orders.GetMsg(ctx, n)
+			must(err)
+			fmt.Println(string(m.Data), 1)
+		}
+	}
+	for item, n := range counts {
+		fmt.Println(item, n)
+	}
 }
 
 func known(ctx context.Context, store once.Store, id string) bool {
@@ -111,8 +294,7 @@ func must(err error) {
 }
 
 func openShop(at string) (*sql.DB, sqlstore.Dialect) {
-	u, err := url.Parse(at)
-	must(err)
+	u := mustParse(at)
 	driver, dsn, dialect := "sqlite", "file:"+u.Opaque+u.Path+"?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate", sqlstore.SQLite
 	switch u.Scheme {
 	case "postgres":

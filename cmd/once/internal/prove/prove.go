@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -40,9 +41,9 @@ type Options struct {
 	Servers     []Server
 	Output      io.Writer // of the copies; default: none
 
-	Request   Request
-	Requests  int // of a round
-	Kills     int // of a round, and so on
+	Templates []Request // of the requests, in turn
+	Requests  int       // of a round
+	Kills     int       // of a round, and so on
 	Cuts      int
 	Swallowed int
 	Lost      int
@@ -67,12 +68,6 @@ type Server struct {
 	Words func(address string) map[string]string
 }
 
-// Count counts the effects of requests.
-type Count struct {
-	Name  string
-	Query string // returns IDs of requests, and numbers
-}
-
 // ErrNothing is wrapped by an error that says why nothing was proved.
 var ErrNothing = errors.New("nothing was proved")
 
@@ -83,6 +78,7 @@ type run struct {
 	begun   time.Time // by the clock of the store
 	id      string
 	proxies []*proxy
+	direct  map[string]string // placeholders of the commands that count
 	copies  *copies
 	callers *callers
 
@@ -102,11 +98,10 @@ func Run(ctx context.Context, t *target.Target, o Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	r := &run{options: o, target: t, begun: now, id: fmt.Sprintf("prove-%06x", chance.N(1<<24))}
+	r := &run{options: o, target: t, begun: now, id: fmt.Sprintf("prove-%06x", chance.N(1<<24)), direct: map[string]string{}}
 	words := map[string]string{}
-	for name, value := range o.Words {
-		words[name] = value
-	}
+	maps.Copy(words, o.Words)
+	maps.Copy(r.direct, o.Words)
 	defer func() {
 		for _, p := range r.proxies {
 			p.close()
@@ -118,14 +113,13 @@ func Run(ctx context.Context, t *target.Target, o Options) (Report, error) {
 			return Report{}, err
 		}
 		r.proxies = append(r.proxies, p)
-		words[s.Name] = p.address()
-		if s.Words != nil {
-			for name, value := range s.Words(p.address()) {
-				words[name] = value
-			}
-		}
+		s.name(words, p.address())
+		s.name(r.direct, s.Address)
 	}
 	if err := unknownWords(o, words); err != nil {
+		return Report{}, err
+	}
+	if err := r.unused(ctx); err != nil {
 		return Report{}, err
 	}
 	if r.options.Output != nil {
@@ -138,20 +132,32 @@ func Run(ctx context.Context, t *target.Target, o Options) (Report, error) {
 	return report, err
 }
 
+// name adds the placeholders of a server at an address.
+func (s Server) name(words map[string]string, address string) {
+	words[s.Name] = address
+	if s.Words != nil {
+		maps.Copy(words, s.Words(address))
+	}
+}
+
 // unknownWords returns an error if a placeholder has no meaning.
 func unknownWords(o Options, words map[string]string) error {
-	known := map[string]string{"copy": "", "listen": "", "port": ""}
-	for name := range words {
-		known[name] = ""
+	for _, c := range o.Counts {
+		if err := onlyKnown(words, []string{c.Command}); err != nil {
+			return err
+		}
 	}
+	known := map[string]string{"copy": "", "listen": "", "port": ""}
+	maps.Copy(known, words)
 	if err := onlyKnown(known, append(append([]string{o.Service}, o.Command...), o.Environment...)); err != nil {
 		return err
 	}
-	texts := []string{o.Request.Path, o.Request.Body}
-	for _, values := range o.Request.Header {
-		texts = append(texts, values...)
+	for _, t := range o.Templates {
+		if err := onlyKnown(map[string]string{"id": ""}, t.texts()); err != nil {
+			return t.in(err)
+		}
 	}
-	return onlyKnown(map[string]string{"id": ""}, texts)
+	return nil
 }
 
 // ErrWord is wrapped by an error about a placeholder.
@@ -280,7 +286,8 @@ func (r *run) round(ctx context.Context, steps []step) error {
 func (r *run) grow(n int) (first int) {
 	first = len(r.requests)
 	for i := range n {
-		r.requests = append(r.requests, &request{id: fmt.Sprintf("%s-%d", r.id, first+i+1)})
+		t := &r.options.Templates[i%len(r.options.Templates)]
+		r.requests = append(r.requests, t.request(fmt.Sprintf("%s-%d", r.id, first+i+1)))
 	}
 	return first
 }

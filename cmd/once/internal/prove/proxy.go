@@ -3,6 +3,7 @@ package prove
 import (
 	"bytes"
 	"net"
+	"slices"
 	"sync"
 )
 
@@ -31,7 +32,7 @@ type proxied struct {
 
 // waitingReply is a reply that is to be swallowed.
 type waitingReply struct {
-	commit bool // only the reply to a commit
+	commit bool // only the reply to a commit, or to what stands for one
 	passed int  // other replies that have arrived meanwhile
 }
 
@@ -123,9 +124,14 @@ func (p *proxy) carry(l *link, from, to net.Conn, pass func(*link, []byte) bool)
 	}
 }
 
+// commits are what programs send when their work is to last: to SQL databases, to
+// Redis (a script, or the end of a transaction), and to a bucket of NATS.
+var commits = [][]byte{[]byte("commit"), []byte("evalsha"), []byte("exec\r\n"), []byte("pub $kv.")}
+
 // sent notes what the program sends.
 func (p *proxy) sent(l *link, data []byte) bool {
-	commit := bytes.Contains(bytes.ToLower(data), []byte("commit"))
+	lower := bytes.ToLower(data)
+	commit := slices.ContainsFunc(commits, func(text []byte) bool { return bytes.Contains(lower, text) })
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l.committing = commit

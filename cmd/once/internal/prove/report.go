@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/cmd/once/internal/trial"
 	"github.com/effectively-once/once/store"
 )
 
@@ -85,10 +84,19 @@ type KeyCount struct {
 
 // Finding is a law that was broken.
 type Finding struct {
-	Law  string   `json:"law"`
-	ID   string   `json:"id,omitempty"` // of a request, a key or a message
-	Text string   `json:"text"`
-	Look []string `json:"look,omitempty"` // the command that shows it
+	Law   string   `json:"law"`
+	ID    string   `json:"id,omitempty"`    // of a request, a key or a message
+	Place string   `json:"place,omitempty"` // of the request in its file, such as orders.jsonl:3
+	Text  string   `json:"text"`
+	Look  []string `json:"look,omitempty"` // the command that shows it
+}
+
+// Name is the ID, and the place of the request if it is from a file.
+func (f Finding) Name() string {
+	if f.Place == "" {
+		return f.ID
+	}
+	return f.ID + " (" + f.Place + ")"
 }
 
 // The laws.
@@ -223,7 +231,7 @@ func (r *run) report(ctx context.Context, p pile) (Report, error) {
 	keys := keysOf(recs)
 	r.countRequests(&f, keys)
 	if f.Requests.Accepted == 0 {
-		return f, fmt.Errorf("%w: no request was accepted. %s was answered with %s", ErrNothing, r.options.Request, r.someAnswer())
+		return f, fmt.Errorf("%w: no request was accepted: %s", ErrNothing, r.someAnswer())
 	}
 	if err := r.countEffects(ctx, &f, keys); err != nil {
 		return f, err
@@ -237,22 +245,19 @@ func lawIndex(name string) int {
 	return slices.IndexFunc(Laws, func(l struct{ Name, Text string }) bool { return l.Name == name })
 }
 
-// String names the template of a request, as in POST /orders.
-func (t Request) String() string { return t.Method + " " + t.Path }
-
-// someAnswer returns what a request was answered with.
+// someAnswer says what a request was answered with.
 func (r *run) someAnswer() string {
 	for _, q := range r.requests {
 		if a := q.answered(); a != nil {
-			return a.String()
+			return fmt.Sprintf("%v was answered with %v", q.of, a)
 		}
 	}
 	for _, q := range r.requests {
 		if q.lastSeen != "" {
-			return q.lastSeen
+			return fmt.Sprintf("%v was answered with %s", q.of, q.lastSeen)
 		}
 	}
-	return "nothing"
+	return "there was no answer"
 }
 
 func (f *Report) countKeys(recs []once.Record) {
@@ -304,14 +309,14 @@ func (r *run) countRequests(f *Report, keys map[string]once.Record) {
 		switch {
 		case q.first == nil:
 			n.Unanswered++
-			f.add(AnAnswer, q.id, lookAt(keys, q.id), "no answer within %v; at last: %s", r.options.Patience, q.lastSeen)
+			f.addRequest(AnAnswer, q, keys, "no answer within %v; at last: %s", r.options.Patience, q.lastSeen)
 		case q.first.accepted():
 			n.Accepted++
 		default:
 			n.Refused++
 		}
 		for _, other := range q.others {
-			f.add(SameAnswer, q.id, lookAt(keys, q.id), "answered with %v, and then with %v", q.first, other)
+			f.addRequest(SameAnswer, q, keys, "answered with %v, and then with %v", q.first, other)
 		}
 	}
 }
@@ -320,9 +325,14 @@ func (f *Report) add(law, id string, look []string, format string, args ...any) 
 	f.Findings = append(f.Findings, Finding{Law: law, ID: id, Text: fmt.Sprintf(format, args...), Look: look})
 }
 
+// addRequest adds a finding about a request.
+func (f *Report) addRequest(law string, q *request, keys map[string]once.Record, format string, args ...any) {
+	f.Findings = append(f.Findings, Finding{Law: law, ID: q.id, Place: q.of.Place, Text: fmt.Sprintf(format, args...), Look: lookAt(keys, q.key)})
+}
+
 func (r *run) countEffects(ctx context.Context, f *Report, keys map[string]once.Record) error {
 	for _, c := range r.options.Counts {
-		rows, err := trial.Counts(ctx, r.options.Database, c.Query)
+		rows, err := r.rows(ctx, c)
 		if err != nil {
 			return fmt.Errorf("the count %s: %w", c.Name, err)
 		}
@@ -340,24 +350,24 @@ func (r *run) compare(f *Report, name string, rows map[string]int, keys map[stri
 		switch {
 		case q.first == nil && n > 1:
 			e.Other++
-			f.add(OneEffect, q.id, lookAt(keys, q.id), "%s: %d effects", name, n)
+			f.addRequest(OneEffect, q, keys, "%s: %d effects", name, n)
 		case q.first == nil:
 			e.Other += n
 		case !q.first.accepted():
 			if n > 0 {
 				e.Other++
-				f.add(NoEffect, q.id, lookAt(keys, q.id), "%s: %d, although the answer was %v", name, n, q.first)
+				f.addRequest(NoEffect, q, keys, "%s: %d, although the answer was %v", name, n, q.first)
 			}
 		case n == 1:
 			e.Once++
 		case n > 1:
 			e.Twice++
-			f.add(OneEffect, q.id, lookAt(keys, q.id), "%s: %d effects", name, n)
-		case r.options.MayPark && undecided(keys[q.id]):
+			f.addRequest(OneEffect, q, keys, "%s: %d effects", name, n)
+		case r.options.MayPark && undecided(keys[q.key]):
 			e.Waiting++
 		default:
 			e.Missing++
-			f.add(OneEffect, q.id, lookAt(keys, q.id), "%s: no effect", name)
+			f.addRequest(OneEffect, q, keys, "%s: no effect", name)
 		}
 	}
 	return e

@@ -2,6 +2,7 @@ package prove
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -15,19 +16,60 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/trial"
 )
 
-// Request is the template of a request. {{id}} in Path, Header and Body is the ID of
-// the request, which is also its idempotency key.
+// Request is the template of a request. {{id}} in its texts is an ID that the proof
+// makes for each request.
 type Request struct {
+	Place     string // where a person wrote it, such as orders.jsonl:3; empty: in a flag
 	Method    string
 	Path      string
 	Header    http.Header
 	Body      string
 	KeyHeader string
+	Key       string // idempotency key; default: {{id}}
+	ID        string // by which its effects are counted; default: the key
+}
+
+// String names the template, as in POST /orders.
+func (t *Request) String() string { return t.Method + " " + t.Path }
+
+// Fresh reports whether each request that is made of the template has a key and an
+// ID of its own.
+func (t *Request) Fresh() bool { return isFresh(t.key()) && isFresh(t.name()) }
+
+func isFresh(text string) bool { return strings.Contains(text, "{{id}}") }
+
+func (t *Request) key() string { return cmp.Or(t.Key, "{{id}}") }
+
+func (t *Request) name() string { return cmp.Or(t.ID, t.key()) }
+
+// texts are where placeholders may be.
+func (t *Request) texts() []string {
+	texts := []string{t.Path, t.Body, t.Key, t.ID}
+	for _, values := range t.Header {
+		texts = append(texts, values...)
+	}
+	return texts
+}
+
+// in adds the place of the template to an error.
+func (t *Request) in(err error) error {
+	if t.Place == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", t.Place, err)
+}
+
+// request makes a request of the template.
+func (t *Request) request(id string) *request {
+	words := map[string]string{"id": id}
+	return &request{id: fill(t.name(), words), key: fill(t.key(), words), of: t, words: words}
 }
 
 // request is a request of the proof, and what became of it.
 type request struct {
-	id string
+	id, key string
+	of      *Request
+	words   map[string]string
 
 	mu       sync.Mutex
 	first    *answer
@@ -137,8 +179,7 @@ func (c *callers) attempt(ctx context.Context, r *request, service string, s ste
 }
 
 func (c *callers) exchange(ctx context.Context, r *request, service string) (a *answer, again bool, err error) {
-	words := map[string]string{"id": r.id}
-	t := c.options.Request
+	t, words := r.of, r.words
 	req, err := http.NewRequestWithContext(ctx, t.Method, strings.TrimSuffix(service, "/")+fill(t.Path, words),
 		strings.NewReader(fill(t.Body, words)))
 	if err != nil {
@@ -150,7 +191,7 @@ func (c *callers) exchange(ctx context.Context, r *request, service string) (a *
 		}
 	}
 	if t.KeyHeader != "" {
-		req.Header.Set(t.KeyHeader, r.id)
+		req.Header.Set(t.KeyHeader, r.key)
 	}
 	resp, err := c.client.Do(req)
 	if err != nil {
