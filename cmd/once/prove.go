@@ -110,7 +110,7 @@ Examples:
   once prove --target test --requests-from orders.jsonl --count 'SELECT id, count(*) FROM orders GROUP BY id' \
     -- ./shop --db {{store}} --listen {{listen}}
   once prove --url redis://localhost:6379 --request 'POST /orders' --body '{"item":"{{id}}"}' \
-    --count-command 'orders=redis-cli -u {{store}} --raw hgetall orders' -- ./shop --redis {{store}} --listen {{listen}}
+    --count-command 'orders=redis-cli -u "{{store}}" --raw hgetall orders' -- ./shop --redis {{store}} --listen {{listen}}
   once prove --target test --env 'DATABASE_URL={{store}}' --env 'PORT={{port}}' --cut 'broker=127.0.0.1:5672' --for 10m \
     --env 'BROKER=amqp://{{broker}}/' --request 'POST /orders' --body '{"item":"{{id}}"}' -- ./shop`
 }

@@ -292,6 +292,30 @@ func TestMistakesAreProved(t *testing.T) {
 	})
 }
 
+// The program of the example is right without its switch, and each of its mistakes is found.
+func TestTheExampleIsProved(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it builds a program and takes rounds: run it without -short")
+	}
+	dir := t.TempDir()
+	shop := filepath.Join(dir, "shop.exe")
+	if said, err := exec.Command("go", "build", "-trimpath", "-o", shop, "../../examples/prove/shop").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	for _, bug := range []string{"none", "key-per-attempt", "row-outside", "ack-before-commit"} {
+		t.Run(bug, func(t *testing.T) {
+			t.Parallel()
+			p := proved(t, markedFile(t), "--requests-from", "../../examples/prove/shop/orders.jsonl", "--requests", "40", "--lost", "6", "--kills", "5",
+				"--for", "4s", "--count", countOrders, "--count", countInvoices, "--", shop, "-db", "{{address}}", "-listen", "{{listen}}", "-bug", bug)
+			if want := []string{prove.OneEffect}; (bug == "none") != p.Right() || !p.Right() && !slices.Equal(p.broken(), want) || p.exit > exitNo {
+				t.Fatalf("exit %d, broken: %v\n%s\n%s", p.exit, p.broken(), p.said, p.output)
+			}
+			wantAdded(t, p)
+			wantCounted(t, p, bug == "ack-before-commit")
+		})
+	}
+}
+
 // Without a mark, the program is not even started.
 func TestAnUnmarkedStoreIsNotTouched(t *testing.T) {
 	from, _ := shopFile(t)

@@ -64,16 +64,18 @@ type Faults struct {
 }
 
 // Effects are the rows of a count, by the requests: Accepted = Once + Twice +
-// Missing + Waiting.
+// Missing + Waiting. Total = Once + Twice + Again + OfOthers.
 type Effects struct {
 	Name     string `json:"name"`
 	Accepted int    `json:"accepted"`
 	Once     int    `json:"once"`
-	Twice    int    `json:"twice"`   // or more often
-	Missing  int    `json:"missing"` // no effect
-	Waiting  int    `json:"waiting"` // no effect, and a person is to decide about its key
-	Total    int    `json:"total"`   // of all requests of the run
-	Other    int    `json:"other"`   // requests that were not accepted, with an effect
+	Twice    int    `json:"twice"`     // or more often
+	Missing  int    `json:"missing"`   // no effect
+	Waiting  int    `json:"waiting"`   // no effect, and a person is to decide about its key
+	Total    int    `json:"total"`     // effects, of all requests of the run
+	Again    int    `json:"again"`     // effects of accepted requests after their first
+	OfOthers int    `json:"of_others"` // effects of requests that were not accepted
+	Other    int    `json:"other"`     // requests that were not accepted, with an effect
 }
 
 // KeyCount counts the keys of an operation by their state.
@@ -169,7 +171,8 @@ func (r Report) Sums() []Sum {
 		if e.Waiting > 0 {
 			parts = append(parts, Part{e.Waiting, "waiting for a person"})
 		}
-		sums = append(sums, Sum{e.Name + ": accepted", e.Accepted, parts})
+		sums = append(sums, Sum{e.Name + ": accepted", e.Accepted, parts}, Sum{e.Name + ": effects", e.Total,
+			[]Part{{e.Once + e.Twice, "first"}, {e.Again, "again"}, {e.OfOthers, "of requests not accepted"}}})
 	}
 	for _, k := range r.Keys {
 		sum := Sum{Name: "keys of " + k.Operation}
@@ -347,6 +350,11 @@ func (r *run) compare(f *Report, name string, rows map[string]int, keys map[stri
 	for _, q := range r.requests {
 		n := rows[q.id]
 		e.Total += n
+		if q.first == nil || !q.first.accepted() {
+			e.OfOthers += n
+		} else {
+			e.Again += max(0, n-1)
+		}
 		switch {
 		case q.first == nil && n > 1:
 			e.Other++
