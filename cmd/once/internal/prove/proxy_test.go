@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 )
 
@@ -73,19 +74,21 @@ func wantAnswer(t *testing.T, conn net.Conn, line string) {
 
 // The server has done what it was told, and the client gets no reply.
 func TestASwallowedReplyIsThatToACommit(t *testing.T) {
-	p, got := start(t)
-	conn := connect(t, p)
-	p.swallow(true)
-	wantAnswer(t, conn, "insert")
-	if answer, err := ask(conn, "COMMIT"); err == nil {
-		t.Errorf("the commit is answered with %q", answer)
-	}
-	if first, second := <-got, <-got; first != "insert" || second != "COMMIT" {
-		t.Errorf("the server got %s, %s", first, second)
-	}
-	wantAnswer(t, connect(t, p), "commit") // only one
-	if did := p.did(); did.swallowed != 1 || p.calm() != 0 {
-		t.Errorf("%d were swallowed", did.swallowed)
+	for _, commit := range []string{"COMMIT", "$7 EVALSHA", "$4 EXEC\r", "HPUB $KV.keys.a", "PUB $KV.keys.a"} {
+		p, got := start(t)
+		conn := connect(t, p)
+		p.swallow(true)
+		wantAnswer(t, conn, "insert")
+		if answer, err := ask(conn, commit); err == nil {
+			t.Errorf("%s is answered with %q", commit, answer)
+		}
+		if first, second := <-got, <-got; first != "insert" || strings.TrimSpace(second) != strings.TrimSpace(commit) {
+			t.Errorf("the server got %s, %s", first, second)
+		}
+		wantAnswer(t, connect(t, p), "commit") // only one
+		if did := p.did(); did.swallowed != 1 || p.calm() != 0 {
+			t.Errorf("%s: %d were swallowed", commit, did.swallowed)
+		}
 	}
 }
 
