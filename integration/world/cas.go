@@ -77,7 +77,7 @@ func (s *CAS) exactly() cas.Now {
 
 // Link returns the store as a process sees it.
 func (s *CAS) Link(p *sim.Process) *CASLink {
-	e := &casEngine{CAS: s, p: p}
+	e := &casEngine{CAS: s, p: p, calls: make(map[once.Key]span)}
 	e.clock.Ask = e.ask
 	options := once.Options{Logger: quiet}.Ready()
 	return &CASLink{cas.Transactions[*memcas.Batch]{Store: cas.New(e, &e.clock, options), Engine: e, ClaimFirst: s.rules.ClaimFirst}, e}
@@ -133,6 +133,29 @@ type casEngine struct {
 	p     *sim.Process
 	clock cas.LearnedClock
 	width atomic.Int64 // nanoseconds: see within
+
+	mu    sync.Mutex
+	calls map[once.Key]span // requests about a key, each as soon as the one before has ended
+}
+
+// span is when something began, and when it ended.
+type span struct{ began, ended time.Time }
+
+// asks is told that a request about a key begins, and returns when the call of the
+// store began that it is part of: its lease counts from then. ends is called when
+// the request has ended.
+func (e *casEngine) asks(k once.Key) (began time.Time, ends func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now, call := time.Now(), e.calls[k]
+	if now.Sub(call.ended) > time.Millisecond {
+		call.began = now
+	}
+	return call.began, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.calls[k] = span{call.began, time.Now()}
+	}
 }
 
 // errGateway is the error of a request that did not reach the service.
@@ -185,11 +208,15 @@ func (e *casEngine) ask(ctx context.Context) error {
 }
 
 func (e *casEngine) Load(ctx context.Context, k once.Key) (cas.Stored, error) {
+	_, ends := e.asks(k)
+	defer ends()
 	return reach(ctx, e, sim.StoreRead("Load", sim.KeyText(k)), func(ctx context.Context) (cas.Stored, error) { return e.Table.Load(ctx, k) })
 }
 
 func (e *casEngine) Put(ctx context.Context, row cas.Row, over string) (cas.Stored, error) {
-	asked := time.Now()
+	sent := time.Now()
+	began, ends := e.asks(row.Key)
+	defer ends()
 	c := sim.StoreWrite("Put", fmt.Sprintf("%s %s", sim.KeyText(row.Key), row.Status))
 	return reach(ctx, e, c, func(ctx context.Context) (cas.Stored, error) {
 		if n := len(row.Outcome.Body); e.rules.MaxValue > 0 && n > e.rules.MaxValue {
@@ -199,16 +226,17 @@ func (e *casEngine) Put(ctx context.Context, row cas.Row, over string) (cas.Stor
 		defer e.writing.Unlock()
 		stored, err := e.Table.Put(ctx, row, over)
 		if err == nil {
-			e.wrote(row, over, asked)
+			e.wrote(row, over, began, sent)
 		}
 		return stored, err
 	})
 }
 
-// wrote tells the laws of a row that was asked for at a time.
-func (e *casEngine) wrote(row cas.Row, over string, asked time.Time) {
-	e.leases.wrote(e.p, row, asked, e.rules.Lease)
-	e.protocol.wroteRow(e, row, over, asked)
+// wrote tells the laws of a row that was sent at a time, in a call that began at
+// one.
+func (e *casEngine) wrote(row cas.Row, over string, began, sent time.Time) {
+	e.leases.wrote(e.p, row, began, e.rules.Lease)
+	e.protocol.wroteRow(e, row, over, sent)
 }
 
 // knows notes how well the process knows the time that it has just learned.
@@ -241,7 +269,7 @@ func (e *casEngine) Commit(ctx context.Context, tx *memcas.Batch) error {
 		err := e.Table.Commit(ctx, tx)
 		if err == nil {
 			for _, c := range changes.All() {
-				e.wrote(c.Is, c.Was.Version, asked)
+				e.wrote(c.Is, c.Was.Version, asked, asked)
 			}
 		}
 		if err == nil && e.Committed != nil {
