@@ -83,7 +83,10 @@ func (o *Operation[T]) verdict(ctx context.Context, s Store, rec Record) (Settle
 			return set, &failure{kind: ErrOutcomeUnknown, key: rec.Key, attempt: rec.Attempt, after: early,
 				hint: "Lookup does not find it, but it can still arrive"}
 		}
-		again, set.Reason = Absent, whyLookedUp
+		again, set.Reason = Absent, whyNeverEnded
+		if !rec.Lapsed() && s.Options().Sealing.OpenReason(rec) != whyEnded {
+			set.Reason = whyFailed
+		}
 	case o.OnUnknown == Park:
 		again, set.Reason = Parked, rec.Why() // which may be sealed, and stays so
 	case o.OnUnknown == 0:

@@ -131,7 +131,7 @@ func (e *effect[T]) run(ctx context.Context, rec Record, begun time.Time) (Recor
 	returned := false
 	defer func() {
 		if !returned { // the panic goes on; its outcome is unknown
-			e.record(ctx, e.settlement(rec.fence(), e.ifUnknown, "the work panicked, or ended its goroutine"))
+			e.record(ctx, e.settlement(rec.fence(), e.ifUnknown, whyEnded))
 		}
 	}()
 	out, err := e.do(e.enter(alive, rec))

@@ -66,11 +66,17 @@ func (r Record) Why() string {
 
 const whyLapsed = "the lease lapsed: its holder crashed, or is cut off from the store"
 
-// LookedUp reports whether r is free because Lookup says that its latest attempt did
-// not happen. Its holder crashed, or did not know how it ended.
-func (r Record) LookedUp() bool { return r.Status == Absent && r.Reason == whyLookedUp }
+// NeverEnded reports whether r is free because Lookup says that its latest attempt
+// did not happen, and nobody else has said how that ended: its holder crashed.
+func (r Record) NeverEnded() bool { return r.Status == Absent && r.Reason == whyNeverEnded }
 
-const whyLookedUp = "Lookup says that it did not happen"
+const (
+	whyNeverEnded = "Lookup says that it did not happen"
+	whyFailed     = whyNeverEnded + ", after it failed"
+
+	// whyEnded is the reason of an attempt of which only its end was reported.
+	whyEnded = "the work panicked, or ended its goroutine"
+)
 
 // HeldBy reports whether r is the claim of this owner. The claim may have lapsed
 // while the database made it wait. Then it is Unknown, but nobody else has it.

@@ -105,7 +105,8 @@ func (h *effects[T]) attemptsLeft(ctx context.Context, it *item) (last bool, ins
 	}
 	counted := rec.Attempt - h.excused(ctx, it, rec.Attempt)
 	if counted < int64(h.Retry.Attempts) {
-		return rec.Status == once.Unknown && counted == int64(h.Retry.Attempts)-1, nil
+		unended := rec.Status == once.Unknown || rec.NeverEnded() // others may have asked already
+		return unended && counted == int64(h.Retry.Attempts)-1, nil
 	}
 	if rec.Status == once.Unknown && h.op.Lookup != nil {
 		rec, err = h.op.Ask(ctx, h.store, rec)
@@ -124,7 +125,7 @@ func (h *effects[T]) attemptsLeft(ctx context.Context, it *item) (last bool, ins
 		r := inProgress(rec.LeaseLeft)
 		return false, &r
 	case once.Absent:
-		if rec.LookedUp() { // whoever knows how an attempt ended has excused it, or parked its message
+		if rec.NeverEnded() { // whoever knows how an attempt ended has excused it, or parked its message
 			return false, &result{kind: toPark, reason: fmt.Sprintf("attempt %d never ended: it may end its process; %s", rec.Attempt,
 				h.store.Options().Sealing.OpenReason(rec))}
 		}

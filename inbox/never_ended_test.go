@@ -1,0 +1,141 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/memstore"
+)
+
+func findsNothing(context.Context, once.Key) (string, bool, error) { return "", false, nil }
+
+// asked is a store in which somebody has asked about each unknown key before it is
+// read, as a Reconciler does.
+type asked struct {
+	*memstore.Store
+	op once.Operation[string]
+}
+
+func (s asked) Get(ctx context.Context, k once.Key) (once.Record, error) {
+	rec, err := s.Store.Get(ctx, k)
+	if err == nil && rec.Status == once.Unknown && k.Operation == s.op.Name {
+		return s.op.Ask(ctx, s.Store, rec)
+	}
+	return rec, err
+}
+
+// A message that is handled whenever another one ends the process is tried alone
+// before it is parked.
+func TestAMessageBesideOneThatEndsItsProcessIsNotParked(t *testing.T) {
+	for _, name := range []string{"unasked", "asked"} {
+		t.Run(name, func(t *testing.T) {
+			onBench(t, func(t *testing.T, b *bench) {
+				var deaths, beside atomic.Int64
+				ends := make(chan struct{})
+				handle := func(_ context.Context, _ once.Key, m *broker.Message) (string, error) {
+					if m.ID == "slow" {
+						beside.Add(1)
+						defer beside.Add(-1)
+						select {
+						case <-ends:
+							runtime.Goexit()
+						case <-time.After(3 * time.Second):
+						}
+						return "", nil
+					}
+					time.Sleep(time.Second)
+					if deaths.Add(1) > 20 {
+						return "", nil
+					}
+					if beside.Load() > 0 {
+						ends <- struct{}{}
+					}
+					runtime.Goexit()
+					return "", nil
+				}
+				op := &once.Operation[string]{Name: "mail", Lookup: findsNothing}
+				c := doConsumer(b, op, handle)
+				if name == "asked" {
+					c.Handler = inbox.Do(asked{b.store, *op}, op, handle)
+				}
+				c.Retry = inbox.Retry{Attempts: 4}
+				start(t, c)
+				b.publish("orders", message("slow"), message("bad"))
+				await(t, "the end", func() bool { return c.Stats.Parked.Load()+c.Stats.Handled.Load() == 2 })
+				for _, m := range b.onTheShelf(store.Parked) {
+					if m.Message.ID == "slow" {
+						t.Errorf("parked after %d deaths by the other one: %s", deaths.Load(), m.Reason)
+					}
+				}
+				if n := deaths.Load(); n > 5 {
+					t.Errorf("with 4 attempts, it ended %d processes", n)
+				}
+			})
+		})
+	}
+}
+
+// countsDown is a store in which counts of attempts cannot be read or written now
+// and then.
+type countsDown struct {
+	*memstore.Store
+	down *atomic.Bool
+}
+
+func (s countsDown) Get(ctx context.Context, k once.Key) (once.Record, error) {
+	if s.down.Load() && strings.HasSuffix(k.Operation, countsSuffix) {
+		return once.Record{}, errors.New("connection reset")
+	}
+	return s.Store.Get(ctx, k)
+}
+
+func (s countsDown) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
+	if s.down.Load() && strings.HasSuffix(r.Key.Operation, countsSuffix) {
+		return once.Record{}, errors.New("connection reset")
+	}
+	return s.Store.Claim(ctx, r)
+}
+
+// In an outage, the last attempt fails, and that it does not count is known to the
+// session alone, which ends.
+func TestAnAttemptThatFailedIsNotTakenForOneThatNeverEnded(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		var calls, done atomic.Int64
+		var providerDown, countsAre atomic.Bool
+		providerDown.Store(true)
+		op := &once.Operation[string]{Lookup: findsNothing}
+		c := doConsumer(b, op, nil)
+		c.Handler = inbox.Do(countsDown{b.store, &countsAre}, op, func(context.Context, once.Key, *broker.Message) (string, error) {
+			time.Sleep(time.Second)
+			if providerDown.Load() {
+				countsAre.Store(calls.Add(1) == 4)
+				return "", errors.New("the reply was lost")
+			}
+			done.Add(1)
+			return "", nil
+		})
+		c.Retry = inbox.Retry{Attempts: 4}
+		start(t, c)
+		b.publish("orders", message("m0"))
+		await(t, "the last attempt", func() bool { return countsAre.Load() })
+		time.Sleep(5 * time.Millisecond) // it has failed, and its excuse too
+		b.broker.Restart()
+		time.Sleep(time.Millisecond)
+		countsAre.Store(false)
+		time.Sleep(2 * time.Minute)
+		providerDown.Store(false)
+		await(t, "the end", func() bool { return done.Load() > 0 || c.Stats.Parked.Load() > 0 })
+		for _, m := range b.onTheShelf(store.Parked) {
+			t.Errorf("parked, and nothing has ended its process: %s", m.Reason)
+		}
+	})
+}
