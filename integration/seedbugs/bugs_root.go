@@ -190,8 +190,8 @@ var rootBugs = []Bug{
 		Name: "panic-frees-the-key",
 		Why:  "work that panicked half-way is run again",
 		File: "do.go",
-		Old:  `e.record(ctx, e.settlement(rec.fence(), e.ifUnknown, "the work panicked, or ended its goroutine"))`,
-		New:  `e.record(ctx, e.settlement(rec.fence(), e.ifNotDone, "the work panicked, or ended its goroutine"))`,
+		Old:  `e.record(ctx, e.settlement(rec.fence(), e.ifUnknown, whyEnded))`,
+		New:  `e.record(ctx, e.settlement(rec.fence(), e.ifNotDone, whyEnded))`,
 		Test: Test{".", "^TestDoPanicLeavesTheOutcomeUnknown$"},
 	},
 	{
