@@ -290,8 +290,8 @@ func TestLookupSparesTheSecondEffect(t *testing.T) {
 	})
 }
 
-// Lookup says of each attempt that it did nothing, so that nothing is unknown. Nobody
-// is left who knows that the attempts failed.
+// According to Lookup, each attempt did nothing, so that nothing is unknown. Nobody is
+// left to tell that the attempts failed.
 func TestAMessageThatEndsItsProcessIsParkedAlthoughLookupFindsNothing(t *testing.T) {
 	onBench(t, func(t *testing.T, b *bench) {
 		var deaths atomic.Int64

@@ -90,18 +90,27 @@ func TestAMessageBesideOneThatEndsItsProcessIsNotParked(t *testing.T) {
 // and then.
 type countsDown struct {
 	*memstore.Store
-	down *atomic.Bool
+	down    *atomic.Bool
+	refused *atomic.Int64
+}
+
+func (s countsDown) refuses(k once.Key) bool {
+	refuses := s.down.Load() && strings.HasSuffix(k.Operation, countsSuffix)
+	if refuses {
+		s.refused.Add(1)
+	}
+	return refuses
 }
 
 func (s countsDown) Get(ctx context.Context, k once.Key) (once.Record, error) {
-	if s.down.Load() && strings.HasSuffix(k.Operation, countsSuffix) {
+	if s.refuses(k) {
 		return once.Record{}, errors.New("connection reset")
 	}
 	return s.Store.Get(ctx, k)
 }
 
 func (s countsDown) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
-	if s.down.Load() && strings.HasSuffix(r.Key.Operation, countsSuffix) {
+	if s.refuses(r.Key) {
 		return once.Record{}, errors.New("connection reset")
 	}
 	return s.Store.Claim(ctx, r)
@@ -111,12 +120,12 @@ func (s countsDown) Claim(ctx context.Context, r once.ClaimRequest) (once.Record
 // session alone, which ends.
 func TestAnAttemptThatFailedIsNotTakenForOneThatNeverEnded(t *testing.T) {
 	onBench(t, func(t *testing.T, b *bench) {
-		var calls, done atomic.Int64
+		var calls, done, refused atomic.Int64
 		var providerDown, countsAre atomic.Bool
 		providerDown.Store(true)
 		op := &once.Operation[string]{Lookup: findsNothing}
 		c := doConsumer(b, op, nil)
-		c.Handler = inbox.Do(countsDown{b.store, &countsAre}, op, func(context.Context, once.Key, *broker.Message) (string, error) {
+		c.Handler = inbox.Do(countsDown{b.store, &countsAre, &refused}, op, func(context.Context, once.Key, *broker.Message) (string, error) {
 			time.Sleep(time.Second)
 			if providerDown.Load() {
 				countsAre.Store(calls.Add(1) == 4)
@@ -128,12 +137,10 @@ func TestAnAttemptThatFailedIsNotTakenForOneThatNeverEnded(t *testing.T) {
 		c.Retry = inbox.Retry{Attempts: 4}
 		start(t, c)
 		b.publish("orders", message("m0"))
-		await(t, "the last attempt", func() bool { return countsAre.Load() })
-		time.Sleep(5 * time.Millisecond) // it has failed, and its excuse too
+		await(t, "the end of the last attempt", func() bool { return refused.Load() > 0 })
 		b.broker.Restart()
-		time.Sleep(time.Millisecond)
 		countsAre.Store(false)
-		time.Sleep(2 * time.Minute)
+		await(t, "more attempts", func() bool { return calls.Load() >= 6 || c.Stats.Parked.Load() > 0 })
 		providerDown.Store(false)
 		await(t, "the end", func() bool { return done.Load() > 0 || c.Stats.Parked.Load() > 0 })
 		for _, m := range b.onTheShelf(store.Parked) {

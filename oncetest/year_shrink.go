@@ -61,7 +61,7 @@ type shrinker struct {
 func (y *year) shrink(t *testing.T, d *day, r *sim.Result) *shrinker {
 	s := &shrinker{t: t, year: y, law: r.Broken[0].Law, best: excerpt{first: 1, last: d.number},
 		day: d, result: r, left: shrinkDays}
-	if s.law == lawRunStays { // each try would leave goroutines behind
+	if s.law == lawRunStays { // each try would leave goroutines
 		return s
 	}
 	for _, before := range []int{0, 0, 1, recent, 5 * recent} { // a day may differ when it is played again

@@ -210,7 +210,8 @@ const storeName = "store"
 
 func (c *proveRun) options() (o prove.Options, err error) {
 	o = prove.Options{Command: slices.Clone(c.Command), Environment: c.Env, Service: cmp.Or(c.Service, "http://{{listen}}"),
-		Copies: c.Copies, Words: map[string]string{}, Kills: c.Kills, Cuts: c.Cuts, Swallowed: c.Swallowed, Callers: c.Callers, Seed: c.Seed, For: c.For, Patience: c.Patience, MayPark: c.MayPark}
+		Copies: c.Copies, Words: map[string]string{}, Kills: c.Kills, Cuts: c.Cuts, Swallowed: c.Swallowed,
+		Callers: c.Callers, Seed: c.Seed, For: c.For, Patience: c.Patience, MayPark: c.MayPark}
 	if len(o.Command) > 0 && o.Command[0] == "--" {
 		o.Command = o.Command[1:]
 	}
@@ -313,7 +314,8 @@ func (c *proveRun) addRequests(o *prove.Options) error {
 	}
 	for i := range o.Templates {
 		if t := &o.Templates[i]; !t.Fresh() {
-			return usage("%s: its key or its id is the same each time, so it can be sent in one round only: write {{id}} into it, or leave out --for and --requests", t.Place)
+			return usage("%s: its key or its id is the same each time, so it can be sent in one round only: write {{id}} into it, "+
+				"or leave out --for and --requests", t.Place)
 		}
 	}
 	return nil

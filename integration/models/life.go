@@ -28,7 +28,7 @@ type Write struct {
 }
 
 // Life checks that each change of a record is one that the model key.pml makes.
-// It knows the record before and after, and who has changed it.
+// It knows the record before and after, and the process that changed it.
 //
 // It looks at one change after the other: that the model makes all of them in this
 // order is not checked. Nor is what no record shows: which attempts have had their
@@ -49,7 +49,7 @@ type Life struct {
 	Collects bool
 
 	is    Write
-	by    string // who has claimed
+	by    string // the process that claimed
 	again bool   // the attempt has taken over one that was unknown
 	slow  bool   // its end was reported, or again, after its end
 

@@ -116,7 +116,7 @@ var inboxBugs = []Bug{
 	},
 	{
 		Name: "lookup-forgives-deaths",
-		Why:  "a message crashes one process after the other, because Lookup says of each attempt that it did nothing",
+		Why:  "a message crashes one process after the other, because Lookup finds that no attempt did anything",
 		File: "inbox/effects.go",
 		Old:  "		if rec.NeverEnded() {",
 		New:  "		if rec.NeverEnded() && rec.Attempt < 0 {",

@@ -78,29 +78,25 @@ func (b *book) lost(key string, since time.Duration) (sum time.Duration) {
 }
 
 // judgeNeverBegun judges a key whose work never began. A caller who gives up gives
-// its claim back, if the store answers.
+// its claim back, if the store answers the last of its calls.
 func (b *book) judgeNeverBegun(key string) {
-	last := make(map[string]sim.Line) // claims, by their process
+	claims := make(map[string]sim.FaultKind) // what went wrong with the last one, by its process
 	for _, l := range b.CallsAbout(key) {
 		switch {
-		case l.What == "Claim":
-			last[l.Who] = l
+		case l.What == "Claim" && l.Fault != sim.Late && l.Fault != sim.Hang:
+			claims[l.Who] = l.Fault
 		case l.Fault != sim.NoFault:
 			return
 		}
-		if l.Fault == sim.Late || l.Fault == sim.Hang {
+	}
+	for _, fault := range claims {
+		if fault != sim.NoFault {
 			return
 		}
 	}
-	for _, l := range last {
-		if l.Fault != sim.NoFault {
-			return
-		}
+	if b.DeathsOf("") == 0 && !b.storeWasDown(0) {
+		b.Broke(Blame, key, "its outcome is unknown, and its work has never begun")
 	}
-	if b.HasDied() || b.storeWasDown(0) {
-		return
-	}
-	b.Broke(Blame, key, "its outcome is unknown, and its work has never begun")
 }
 
 // hearsOfOutages is told when a link goes down or comes back.

@@ -27,8 +27,10 @@ const (
 
 // Laws returns all laws.
 func Laws() []sim.Law {
-	return []sim.Law{EffectOnce, OneAnswer, MayRetry, RetryAfter, Decision, Lease, Protocol, Forgotten, Vanished, Appeared, PublishedIn, HandledIn, Held,
-		Blame, Bounded, Drained, NothingLeft, RunEnded}
+	return []sim.Law{
+		EffectOnce, OneAnswer, MayRetry, RetryAfter, Decision, Lease, Protocol, Forgotten, Vanished, Appeared,
+		PublishedIn, HandledIn, Held, Blame, Bounded, Drained, NothingLeft, RunEnded,
+	}
 }
 
 var says = map[sim.Law]string{
@@ -45,7 +47,7 @@ var says = map[sim.Law]string{
 	PublishedIn: "messages of an ordering key are published in the order in which they were put",
 	HandledIn:   "messages of an ordering key are handled in the order in which they were put",
 	Blame:       "a message is set aside only if it failed as often as it may, by itself, and not because something else was down",
-	Bounded:     "a message that its handler fails while others get through is not tried more often than the settings say, until a person decides",
+	Bounded:     "a message that fails while others get through, or ends its process, is not tried more often than the settings say",
 	Drained:     "when the faults stop, everything is done within a bound",
 	NothingLeft: "when all processes have ended, no lease, no running key and no goroutine is left",
 	Held:        "a message that a person has parked is not published before a person releases it, and nothing of its key passes it",

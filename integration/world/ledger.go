@@ -29,26 +29,29 @@ type letter struct {
 
 // handling is what is known of a message at a consumer.
 type handling struct {
+	tries
 	done      int
-	failed    int       // attempts that began and did not succeed, while nothing was down
 	own       int       // attempts that its handler failed
-	proven    int       // those before which another message got through since the one before, until a person decided
-	failedAt  time.Time // the last one that its handler failed
-	deadly    int       // those in which the message ended the process, until a person decided
-	excused   int       // attempts that failed while something was down
-	killed    int       // attempts whose process was killed
-	began     time.Time // when the first attempt that failed began; zero: none has
+	failedAt  time.Time // the last of these
 	discarded bool
 	disorder  bool // the handle order of it was judged
+}
+
+// tries are the attempts at a message since a person last had it tried again.
+type tries struct {
+	failed  int       // began and did not succeed, while nothing was down
+	excused int       // failed while something was down
+	killed  int       // their process was killed
+	proven  int       // their handler failed, and others had got through since it did before
+	deadly  int       // the message ended their process
+	began   time.Time // the first one that failed; zero: none has
 }
 
 // ledger is what the world knows of its messages. It judges what it is told.
 type ledger struct {
 	world     *sim.World
 	consumers []string
-	attempts  int  // before a message is set aside
-	processes int  // of each consumer
-	isDeadly  bool // messages end processes
+	rules     MailPlan
 
 	mu      sync.Mutex
 	letters map[string]*letter
@@ -68,8 +71,8 @@ type fact struct {
 	id       string
 }
 
-func newLedger(w *sim.World) *ledger {
-	return &ledger{world: w, letters: make(map[string]*letter), pending: make(map[*memstore.Tx][]fact), effects: make(map[string]int),
+func newLedger(w *sim.World, plan MailPlan) *ledger {
+	return &ledger{world: w, rules: plan, letters: make(map[string]*letter), pending: make(map[*memstore.Tx][]fact), effects: make(map[string]int),
 		through: make(map[route][]time.Time), looked: make(map[[2]int64]bool)}
 }
 
@@ -222,13 +225,13 @@ func (l *ledger) triesAgain(id, consumer string) (undo func()) {
 	if h.done > 0 {
 		return func() {}
 	}
-	was := *h
-	h.failed, h.excused, h.killed, h.proven, h.deadly, h.began = 0, 0, 0, 0, 0, time.Time{}
+	was := h.tries
+	h.tries = tries{}
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		h.failed, h.excused, h.killed, h.proven, h.deadly = h.failed+was.failed, h.excused+was.excused, h.killed+was.killed, h.proven+was.proven, h.deadly+was.deadly
-		h.began = was.began
+		h.failed, h.excused, h.killed = h.failed+was.failed, h.excused+was.excused, h.killed+was.killed
+		h.proven, h.deadly, h.began = h.proven+was.proven, h.deadly+was.deadly, was.began
 	}
 }
 
@@ -295,7 +298,7 @@ func (l *ledger) mustFail(id, consumer string, times int) bool {
 		h.proven++
 	}
 	h.failedAt = time.Now()
-	if h.proven > l.attempts*(l.processes+l.world.DeathsOf(consumer))+l.world.FaultsAbout(consumer, m.id) {
+	if h.proven > l.rules.Attempts*(l.rules.Processes+l.world.DeathsOf(consumer))+l.world.FaultsAbout(consumer, m.id) {
 		l.world.Broke(Bounded, m.id, "%s fails it for the %dth time, and others got through between these", consumer, h.proven+1)
 		h.proven = 0
 	}
@@ -309,7 +312,7 @@ func (l *ledger) endsProcess(id, consumer string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := l.letters[id].at[consumer]
-	if h.deadly++; h.deadly > 2*l.attempts+1+l.world.FaultsAbout(consumer, id) {
+	if h.deadly++; h.deadly > 2*l.rules.Attempts+1+l.world.FaultsAbout(consumer, id) {
 		l.world.Broke(Bounded, id, "it ends the %dth process of %s", h.deadly, consumer)
 	}
 }
@@ -327,7 +330,7 @@ func (l *ledger) failures(id, consumer string, parked time.Time, outage time.Dur
 	h := m.at[consumer]
 	n := h.failed - min(h.done, 1) + l.world.StallsOf(consumer, h.began, parked)
 	last, since := l.quiet(consumer, m.topic, parked)
-	if l.isDeadly { // attempts are counted before they begin, and others may end the process by then
+	if l.rules.Deadly > 0 { // attempts are counted before they begin, and others may end the process by then
 		n += max(l.world.DeathsOf(consumer)-h.killed, 0)
 	}
 	if last.Add(noticed).After(h.began) || parked.Sub(since) >= outage || h.killed > 0 {

@@ -68,7 +68,7 @@ type mail struct {
 
 // Run runs the plan in a world.
 func (p MailPlan) Run(w *sim.World) *sim.Result {
-	m := &mail{World: w, MailPlan: p, ledger: newLedger(w), logger: slog.New(slog.DiscardHandler)}
+	m := &mail{World: w, MailPlan: p, ledger: newLedger(w, p), logger: slog.New(slog.DiscardHandler)}
 	m.store = sim.NewStore(w, &memstore.Options{Options: once.Options{Logger: m.logger}})
 	m.store.Committed = m.ledger.committed
 	newProtocol(w, lifeOfMail).watch(m.store)
@@ -78,8 +78,6 @@ func (p MailPlan) Run(w *sim.World) *sim.Result {
 	m.broker.Failed = m.ledger.refusedOnce
 	m.broker.Stored = func(b *broker.Message) { m.ledger.publish(b.ID, m.whereIs) }
 
-	m.ledger.isDeadly = m.Deadly > 0
-	m.ledger.attempts, m.ledger.processes = m.Attempts, m.Processes
 	m.ledger.consumers = []string{ledgerName, mailerName}
 	m.startConsumers()
 	for i := range m.Relays {

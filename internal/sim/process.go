@@ -114,7 +114,6 @@ func (p *Process) Die() {
 	p.dead = true
 	then := p.onDeath
 	p.mu.Unlock()
-	p.World.died.Store(true)
 	p.World.Tell(Line{Who: p.Name, What: dies})
 	p.kill()
 	for _, f := range then {

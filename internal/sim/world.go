@@ -67,7 +67,6 @@ type World struct {
 	ended   atomic.Bool
 	beside  sync.WaitGroup // of Go
 	stalled atomic.Bool
-	died    atomic.Bool
 	late    atomic.Int64 // calls that are still to arrive
 }
 
@@ -192,11 +191,13 @@ func (w *World) StallsOf(program string, from, to time.Time) int {
 	return w.happened(stalls, program, from, to)
 }
 
-// DeathsOf returns how often processes of a program were killed.
+// DeathsOf returns how often processes of a program were killed; "": of any.
 func (w *World) DeathsOf(program string) int {
 	return w.happened(dies, program, w.begin, time.Now())
 }
 
+// happened returns how often something happened to processes of a program between
+// two times.
 func (w *World) happened(what, program string, from, to time.Time) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -210,9 +211,6 @@ func (w *World) happened(what, program string, from, to time.Time) (n int) {
 
 // HasStalled reports whether a process has stalled.
 func (w *World) HasStalled() bool { return w.stalled.Load() }
-
-// HasDied reports whether a process was killed.
-func (w *World) HasDied() bool { return w.died.Load() }
 
 // LateCalls returns how many late calls are still to arrive.
 func (w *World) LateCalls() int { return int(w.late.Load()) }

@@ -61,12 +61,14 @@ func pairs(text string) (map[string]int, error) {
 	for ; len(words) >= 2; words = words[2:] {
 		n, err := strconv.Atoi(words[1])
 		if err != nil {
-			return nil, fmt.Errorf("the command printed %q after the ID %q: it has to print an ID and a number for each request", words[1], words[0])
+			return nil, fmt.Errorf("the command printed %q after the ID %q: it has to print an ID and a number for each request",
+				words[1], words[0])
 		}
 		found[words[0]] += n
 	}
 	if len(words) > 0 {
-		return nil, fmt.Errorf("the command printed the ID %q without a number: it has to print an ID and a number for each request", words[0])
+		return nil, fmt.Errorf("the command printed the ID %q without a number: it has to print an ID and a number for each request",
+			words[0])
 	}
 	return found, nil
 }
@@ -93,7 +95,8 @@ func (r *run) unused(ctx context.Context) error {
 	}
 	for _, rec := range recs {
 		if t := keys[rec.Key.ID]; t != nil && rec.Status != once.Absent {
-			return t.in(fmt.Errorf("%w: the key %s is in %s already, so an earlier answer would be repeated: write {{id}} into it, or use a fresh database", ErrNothing, rec.Key.ID, r.target))
+			return t.in(fmt.Errorf("%w: the key %s is in %s already, so an earlier answer would be repeated: "+
+				"write {{id}} into it, or use a fresh database", ErrNothing, rec.Key.ID, r.target))
 		}
 	}
 	for _, c := range r.options.Counts {
@@ -103,7 +106,8 @@ func (r *run) unused(ctx context.Context) error {
 		}
 		for _, t := range stale {
 			if n := rows[t.name()]; n > 0 {
-				return t.in(fmt.Errorf("%w: %s has effects already (%s: %d): write {{id}} into it, or use a fresh database", ErrNothing, t.name(), c.Name, n))
+				return t.in(fmt.Errorf("%w: %s has effects already (%s: %d): write {{id}} into it, or use a fresh database",
+					ErrNothing, t.name(), c.Name, n))
 			}
 		}
 	}
