@@ -87,6 +87,12 @@ func (o *Operation[T]) verdict(ctx context.Context, s Store, rec Record) (Settle
 		if !rec.Lapsed() && s.Options().Sealing.OpenReason(rec) != whyEnded {
 			set.Reason = whyFailed
 		}
+		if o.KeyValidFor > 0 { // nobody knows when rec was read, and how old the key is by now
+			begun = time.Now()
+			if rec, err = o.reread(ctx, s, rec); err != nil {
+				return set, err
+			}
+		}
 	case o.OnUnknown == Park:
 		again, set.Reason = Parked, rec.Why() // which may be sealed, and stays so
 	case o.OnUnknown == 0:
@@ -97,6 +103,20 @@ func (o *Operation[T]) verdict(ctx context.Context, s Store, rec Record) (Settle
 		set.Status, set.Reason = Parked, whyForgotten(rec)
 	}
 	return set, nil
+}
+
+// reread returns a record as it is now, if it is still unknown.
+func (o *Operation[T]) reread(ctx context.Context, s Store, rec Record) (Record, error) {
+	limited := lazyctx.Limit(ctx, time.Now().Add(callTime))
+	defer limited.Stop()
+	now, err := s.Get(limited, rec.Key)
+	if err == nil && (now.Status != Unknown || now.fence() != rec.fence()) {
+		err = ErrLeaseLost
+	}
+	if err != nil {
+		return rec, &failure{kind: err, key: rec.Key, attempt: rec.Attempt}
+	}
+	return now, nil
 }
 
 // lookup calls Lookup. If that panics or ends its goroutine, it has no answer: who

@@ -39,7 +39,8 @@ type call struct {
 	readFirst   bool     // read the record before claiming: the work is probably a duplicate
 	id          [16]byte // key.UUID
 	token       [16]byte
-	held        int64 // the attempt, while the work of Do runs
+	unheard     time.Time // of the first claim with this token whose reply was lost
+	held        int64     // the attempt, while the work of Do runs
 	fingerprint []byte
 	ownPrint    [32]byte // what fingerprint points to, if the call has an input
 	flight      flight.Flight[Record]

@@ -88,7 +88,8 @@ func (c *call) request(take int64, now time.Time) ClaimRequest {
 }
 
 // claim repeats a claim whose reply was lost: the store recognises its token. It
-// also returns when it began.
+// also returns when it began, or the first one before it whose reply was lost, which
+// may be the one that is recognised.
 func (c *call) claim(ctx context.Context, take int64) (rec Record, begun time.Time, err error) {
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: 500 * time.Millisecond}
 	for tries := 1; ; tries++ {
@@ -96,10 +97,16 @@ func (c *call) claim(ctx context.Context, take int64) (rec Record, begun time.Ti
 		if tries == 1 {
 			begun = now
 		}
+		if !c.unheard.IsZero() {
+			begun = c.unheard
+		}
 		r := c.request(take, now)
 		limited := lazyctx.Limit(ctx, now.Add(callTime+r.Wait))
 		rec, err = c.store.Claim(limited, r)
 		limited.Stop()
+		if err != nil && c.unheard.IsZero() {
+			c.unheard = now
+		}
 		// After a lost reply, the claim in flight may be our own, still on its way.
 		inFlight := err == nil && rec.Status == Running && rec.Owner == [16]byte{}
 		if err == nil && (tries == 1 || !inFlight) || isFinal(err) {
@@ -131,24 +138,25 @@ func (c *call) abandon(ctx context.Context) {
 }
 
 // freshen gives work most of its lease, however long the claim took, or a third
-// of it if the store is slow. It returns the time from which the lease counts. If
-// the extension took as long as the lease, work must not start on it.
+// of it if the store is slow. It returns the time from which the lease counts. An
+// extension that is confirmed only when the lease before it may have ended is worth
+// nothing: somebody may have found that lease over, and asks what happened. With
+// the answer they settle this attempt, whose fence the extension has not changed.
 func (c *call) freshen(ctx context.Context, fence Fence, begun time.Time) (time.Time, error) {
-	used := c.policy.Lease / 3
-	for tries := 0; time.Since(begun) >= used; tries++ {
-		if tries == claimTries {
-			return begun, errSlow
-		}
-		now := time.Now()
-		limited := lazyctx.Limit(ctx, now.Add(callTime))
-		err := c.store.Extend(limited, fence, c.policy.Lease)
-		limited.Stop()
-		if err != nil {
-			return now, err
-		}
-		begun, used = now, c.policy.Lease*2/3
+	if time.Since(begun) < c.policy.Lease/3 {
+		return begun, ctx.Err()
 	}
-	return begun, ctx.Err()
+	now := time.Now()
+	limited := lazyctx.Limit(ctx, now.Add(callTime))
+	err := c.store.Extend(limited, fence, c.policy.Lease)
+	limited.Stop()
+	switch {
+	case err != nil:
+		return now, err
+	case time.Since(begun) >= c.policy.Lease:
+		return now, ErrLeaseLost
+	}
+	return now, ctx.Err()
 }
 
 // Extend extends the claim that is held, for package lease.

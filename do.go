@@ -75,21 +75,28 @@ type effect[T any] struct {
 	op   *Operation[T]
 	work func(context.Context, Key) (T, error)
 
+	took      int64 // the attempt to take over, also while the claim for that is on its way
 	value     T     // what the work returned
 	rejection error // the ErrRejected that the work returned
 	unkept    error // why the value could not be encoded
 }
 
 func (e *effect[T]) attempt(ctx context.Context, take int64) (Record, bool, error) {
-	if e.ifNotDone = Absent; take > 0 {
+	if take > 0 {
+		e.took = take
+	}
+	if e.ifNotDone = Absent; e.took > 0 {
 		e.ifNotDone = Unknown // the attempt before may have happened, even if this one does nothing
 	}
 	for range claimTries {
 		rec, begun, err := e.claim(ctx, take)
 		if err != nil || !rec.HeldBy(e.token) {
+			if e.unheard.IsZero() || rec.Attempt > e.took { // no takeover is on its way, or it comes too late
+				e.took = 0
+			}
 			return rec, false, err
 		}
-		if take > 0 && e.op.isForgotten(rec, begun) { // the claim took too long
+		if e.took > 0 && e.op.isForgotten(rec, begun) { // the claim took too long
 			set := e.settlement(rec.fence(), Parked, whyForgotten(rec))
 			rec.Status, rec.Reason = set.Status, set.Reason
 			return rec, false, e.record(ctx, set)
@@ -109,7 +116,7 @@ func (e *effect[T]) attempt(ctx context.Context, take int64) (Record, bool, erro
 		if err != nil && !errors.Is(err, ErrLeaseLost) {
 			return rec, false, err
 		}
-		if e.token = name.Token(); take > 0 {
+		if e.token, e.unheard = name.Token(), (time.Time{}); take > 0 {
 			take = rec.Attempt
 		}
 	}

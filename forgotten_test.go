@@ -11,14 +11,14 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// slowClaims is a store whose claims take a while.
+// slowClaims is a store whose replies to claims take a while.
 type slowClaims struct {
 	once.Store
 	take time.Duration
 }
 
 func (s *slowClaims) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
-	time.Sleep(s.take)
+	defer time.Sleep(s.take)
 	return s.Store.Claim(ctx, r)
 }
 
@@ -37,10 +37,12 @@ func TestNothingIsSentOnceTheKeyMayBeForgotten(t *testing.T) {
 		claim time.Duration
 		runs  int
 	}{
-		"a quick Lookup": {once.Operation[string]{Lookup: lookup(time.Second)}, time.Minute, 0, 2},
-		"a slow Lookup":  {once.Operation[string]{Lookup: lookup(2 * time.Minute)}, time.Minute, 0, 1},
-		"a quick claim":  {once.Operation[string]{OnUnknown: once.Resend}, 20 * time.Second, 4 * time.Second, 2},
-		"a slow claim":   {once.Operation[string]{OnUnknown: once.Resend}, 6 * time.Second, 4 * time.Second, 1},
+		"a quick Lookup":               {once.Operation[string]{Lookup: lookup(time.Second)}, time.Minute, 0, 2},
+		"a slow Lookup":                {once.Operation[string]{Lookup: lookup(2 * time.Minute)}, time.Minute, 0, 1},
+		"a quick claim":                {once.Operation[string]{OnUnknown: once.Resend}, 20 * time.Second, 4 * time.Second, 2},
+		"a slow claim":                 {once.Operation[string]{OnUnknown: once.Resend}, 6 * time.Second, 4 * time.Second, 1},
+		"a claim before a Lookup":      {once.Operation[string]{Lookup: lookup(time.Second)}, 20 * time.Second, 4 * time.Second, 2},
+		"a slow claim before a Lookup": {once.Operation[string]{Lookup: lookup(time.Second)}, 4 * time.Second, 4 * time.Second, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			faketime.Long(t, func(t *testing.T) {

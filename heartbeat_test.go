@@ -112,6 +112,36 @@ func TestAStoreThatIsSlowerThanLeasesRunsNothing(t *testing.T) {
 	})
 }
 
+// The reply to a claim is lost, and all its repeats meet it in flight. When it is
+// recognised at last, its lease has lasted for a while.
+func TestALeaseCountsFromTheClaimThatIsRecognised(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ps := processes(2)
+		op := &once.Operation[string]{Name: "slow", OnUnknown: once.Resend, Policy: once.Policy{Lease: 4 * time.Second}}
+		calls := 0
+		ps[0].claim = func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
+			switch calls++; {
+			case calls == 1:
+				_, err := claim(ctx, r)
+				return once.Record{}, errors.Join(err, errNet)
+			case calls <= 5:
+				time.Sleep(400 * time.Millisecond)
+				return once.Record{Key: r.Key, Status: once.Running}, nil
+			}
+			return claim(ctx, r)
+		}
+		got, err := once.Do(t.Context(), ps[0], op.For("1"), func(ctx context.Context, k once.Key) (string, error) {
+			if rec, err := ps[1].Get(ctx, k); err != nil || rec.LeaseLeft < op.Policy.Lease*2/3 {
+				t.Errorf("when the work starts, %v of its lease is left, %v", rec.LeaseLeft, err)
+			}
+			return "done", nil
+		})
+		if got != "done" || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+}
+
 // The keys begin together, and the store can extend a fifth of them in time.
 func TestASlowStoreKeepsTheLeasesThatItCan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

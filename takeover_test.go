@@ -84,6 +84,29 @@ func TestAnAttemptThatDidNothingDoesNotClearTheOneBefore(t *testing.T) {
 			_, err := once.Do(ctx, s, valid.For("1"), never[string](t))
 			return err
 		},
+		"waits for its claim": func(ctx context.Context, _ func(), s *hooks) error {
+			calls := 0
+			var first once.ClaimRequest
+			s.claim = func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
+				if r.Attempt == 0 && calls == 0 { // which finds the attempt before
+					return claim(ctx, r)
+				}
+				switch calls++; {
+				case calls == 1:
+					first = r
+					return once.Record{}, errNet
+				case calls == 5: // and gives up repeating it
+					if _, err := claim(ctx, first); err != nil {
+						t.Error(err)
+					}
+				case calls > 5:
+					return claim(ctx, r)
+				}
+				return once.Record{Key: r.Key, Status: once.Running}, nil
+			}
+			_, err := once.Do(ctx, s, valid.For("1"), (&counter{}).run("", once.NotDone(errNet)))
+			return err
+		},
 		"is too slow to begin": func(ctx context.Context, _ func(), s *hooks) error {
 			s.claim = s.slowClaim
 			brief := &once.Operation[string]{Name: "charge", OnUnknown: once.Resend, Policy: once.Policy{Lease: 20 * time.Millisecond}}

@@ -40,7 +40,13 @@ type Kept struct {
 	gone    chan struct{}
 }
 
-var errNoTurn = errors.New("the store is too slow to extend all leases in time")
+var (
+	errNoTurn = errors.New("the store is too slow to extend all leases in time")
+
+	// The process was stopped. Somebody may have found the lease over, and a store
+	// that compares no times when it writes extends it all the same.
+	errLate = errors.New("the lease may have ended before it was extended")
+)
 
 // Keep extends a lease that was requested at begun. It takes turns with the other
 // leases of the queue.
@@ -120,6 +126,8 @@ func (k *Kept) beat(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
+		case err == nil && time.Since(good) >= k.length:
+			return errLate
 		case err == nil:
 			good, next, trouble = asked, asked.Add(k.pause()), errNoTurn
 		case final || !time.Now().Before(end):
