@@ -32,8 +32,9 @@ type RegistryEditor interface {
 	// RetireConsumer replaces the rows of a name by one, in one transaction. Its
 	// Source is r.As, so that Register refuses the name at any source that does not
 	// share with r.As. Name, Keys and the time of the last Register stay. Each
-	// position under these Keys gets the Log [RetiredLog] and a higher Epoch, and
-	// keeps its Offset.
+	// position under these Keys gets a higher Epoch and the Log [RetiredLog], and
+	// keeps its Offset. One without a Log keeps none, because nothing was dealt with
+	// there and no Offset would say so.
 	//
 	//	the name is not registered                  ErrNoConsumer
 	//	it is retired with the same As              returns nil: the reply was lost

@@ -46,7 +46,11 @@ func (s *Store) RetireConsumer(ctx context.Context, r store.Retirement) error {
 		}
 		for at := range s.positions {
 			if at.consumer == after.Keys {
-				_, _ = s.raise(at, func(p *store.Position) { p.Log = store.RetiredLog })
+				_, _ = s.raise(at, func(p *store.Position) {
+					if p.Log != "" {
+						p.Log = store.RetiredLog
+					}
+				})
 			}
 		}
 		s.rewrite(now, []string{r.Name}, []store.RegistryRow{after})

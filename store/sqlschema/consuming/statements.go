@@ -127,8 +127,10 @@ const (
 	rewriteSQL = `UPDATE {consumer} SET source = @source, key_name = @keys, seen = @seen WHERE id = @row`
 	deleteSQL  = `DELETE FROM {consumer} WHERE id = @row`
 
-	// Either of the two may be that of another consumer, in a row that is damaged.
-	retireSQL = `UPDATE {position} SET epoch = ABS(epoch) + 1, log_name = @log WHERE consumer_id = @who AND consumer = @name`
+	// Either of the two may be that of another consumer, in a row that is damaged. A
+	// row that has no log has no offset either: 0 would be the first message.
+	retireSQL = `UPDATE {position} SET epoch = ABS(epoch) + 1, log_name = CASE WHEN log_name = '' THEN log_name ELSE @log END
+WHERE consumer_id = @who AND consumer = @name`
 
 	shelfInUseSQL = `SELECT CASE WHEN EXISTS (SELECT 1 FROM {shelf} AS b{fresh} WHERE b.consumer_id = @who AND b.state IN (1, 2){locked})
 	THEN 1 ELSE 0 END`
