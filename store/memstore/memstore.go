@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -54,6 +55,8 @@ type Store struct {
 	seq       int64             // the last that was assigned
 
 	outbox outbox
+
+	restored atomic.Int64 // how often the store was taken back to what it was
 }
 
 var (

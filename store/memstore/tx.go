@@ -24,6 +24,7 @@ type Tx struct {
 	store   *Store
 	managed bool // Transact or TransactAt ends it
 	ended   bool
+	begun   int64 // restored of the store, when the transaction began
 	rows    map[[16]byte]row
 	values  map[string]string
 
@@ -35,7 +36,7 @@ type Tx struct {
 
 // Begin returns a transaction that the caller ends, for ClaimTx, SettleTx and [once.InTx].
 func (s *Store) Begin() *Tx {
-	return &Tx{store: s, rows: make(map[[16]byte]row), values: make(map[string]string),
+	return &Tx{store: s, begun: s.restored.Load(), rows: make(map[[16]byte]row), values: make(map[string]string),
 		positions: make(map[place]store.Position), changed: make(map[int64]shelved)}
 }
 
@@ -90,8 +91,12 @@ func (tx *Tx) end(commit bool) error {
 		return errEnded()
 	}
 	tx.ended = true
-	tx.letGo()
+	if tx.begun == s.restored.Load() {
+		tx.letGo()
+	}
 	switch {
+	case commit && tx.begun != s.restored.Load():
+		return errRestored
 	case s.closed:
 		return once.ErrClosed
 	case commit:
@@ -103,6 +108,8 @@ func (tx *Tx) end(commit bool) error {
 	}
 	return nil
 }
+
+var errRestored = fmt.Errorf("%w: another server has taken over", once.ErrOutcomeUnknown)
 
 // letGo lets other calls write the rows that this transaction has written.
 func (tx *Tx) letGo() {
