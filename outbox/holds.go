@@ -21,10 +21,11 @@ type holds struct {
 	*env
 	byKey   map[string]*hold
 	keyless map[place]*hold
-	looked  time.Time     // when the holds of all lanes were last read
-	rows    int           // how many messages were read for that
-	took    time.Duration // how long it took
-	soonest time.Time     // when the first hold is due
+	aside   map[place]bool // messages without an ordering key that are Stuck, by the last look
+	looked  time.Time      // when the holds of all lanes were last read
+	rows    int            // how many messages were read for that
+	took    time.Duration  // how long it took
+	soonest time.Time      // when the first hold is due
 }
 
 // hold is an ordering key whose messages wait, or one message without a key.
@@ -42,7 +43,7 @@ type hold struct {
 }
 
 func newHolds(e *env) *holds {
-	return &holds{env: e, byKey: make(map[string]*hold), keyless: make(map[place]*hold)}
+	return &holds{env: e, byKey: make(map[string]*hold), keyless: make(map[place]*hold), aside: make(map[place]bool)}
 }
 
 // of returns the hold of a message. It adds it if there is none.
@@ -148,10 +149,13 @@ func (h *holds) look(ctx context.Context, mine func(lane int) bool, onlyStuck bo
 	if err != nil {
 		return err
 	}
+	clear(h.aside)
 	for i := range ms {
 		m := &ms[i]
 		switch {
-		case m.Message.OrderingKey == "" || !mine(m.Lane):
+		case !mine(m.Lane):
+		case m.Message.OrderingKey == "":
+			h.aside[placeOf(m)] = m.State == store.Stuck
 		case m.State == store.Held:
 			h.of(m)
 		case m.State == store.Stuck && h.OnStuck == HoldOrder:
@@ -164,6 +168,9 @@ func (h *holds) look(ctx context.Context, mine func(lane int) bool, onlyStuck bo
 // parked reports whether a message, or an earlier one of its ordering key, is
 // Stuck.
 func (h *holds) parked(m *store.Outgoing) bool {
+	if m.Message.OrderingKey == "" {
+		return h.aside[placeOf(m)]
+	}
 	o := h.byKey[m.Message.OrderingKey]
 	return o != nil && o.stuck > 0 && m.Seq >= o.stuck
 }

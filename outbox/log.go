@@ -279,9 +279,9 @@ func (f *logRelay) isHeld(ctx context.Context, m *store.Outgoing) (bool, error) 
 	if time.Since(seen) < recheck {
 		return true, nil
 	}
-	// Held is read twice: a person may replay a message in between, so that it was
-	// neither Held before nor Stuck after.
-	for _, state := range []store.OutgoingState{store.Held, store.Stuck, store.Held} {
+	// Each is read twice: a person may replay a message in between, so that it was
+	// neither Held before nor Stuck after, and park it again.
+	for _, state := range []store.OutgoingState{store.Held, store.Stuck, store.Held, store.Stuck} {
 		if state == store.Stuck && f.OnStuck == Pass {
 			continue
 		}

@@ -4,6 +4,7 @@ package outbox_test
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,5 +80,35 @@ func TestTheErrorOfAnOutageUndoesNoDecision(t *testing.T) {
 		if err != nil || len(stuck) != 1 || stuck[0].Message.ID != m.Message.ID {
 			b.Errorf("%d messages are parked, want %s: %v", len(stuck), m.Message.ID, err)
 		}
+	})
+}
+
+// The broker is down, takes one message, and is down again. The messages of the
+// batch that fails then are tried in ever smaller ones, which is one attempt.
+func TestABatchThatFailsIsOneAttemptOfEachMessage(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		var takes atomic.Int64
+		b.sender.set(func([]*broker.Message) error {
+			if takes.Add(-1) >= 0 {
+				return nil
+			}
+			return errors.New("dial tcp 10.0.0.5:5672: connection refused")
+		}, nil)
+		b.put(some(9, "m", "")...)
+		stop := b.run(b.relay())
+		time.Sleep(5 * time.Second) // some have failed alone
+		takes.Store(1)
+		b.until("one is out", func() bool { return len(b.sender.taken()) == 1 })
+		time.Sleep(100 * time.Millisecond)
+		for _, state := range []store.OutgoingState{store.Pending, store.Held, store.Stuck} {
+			ms, err := b.store.Outgoing(b.Context(), store.OutgoingQuery{State: state, Limit: 100})
+			b.must(err)
+			for _, m := range ms {
+				if m.Attempts > 1 {
+					b.Errorf("%s is %v after %d attempts, and has failed in two outages", m.Message.ID, state, m.Attempts)
+				}
+			}
+		}
+		stop()
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -153,6 +154,33 @@ func TestAParkAppliesToAChunkThatIsBeingPublished(t *testing.T) {
 		if got := b.sender.taken(); len(got) != 2 {
 			b.Errorf("k0002 was parked, and %q were published, want k0000 and k0001", got)
 		}
+		stop()
+	})
+}
+
+// Nothing can overtake a message without an ordering key. It is held all the same,
+// and others are not.
+func TestAParkOfAMessageWithoutAKeyAppliesToAChunkThatIsBeingPublished(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		r := b.relay()
+		r.Batch = 1
+		var parked atomic.Bool
+		b.sender.set(nil, func(m *broker.Message) error {
+			time.Sleep(time.Second) // a slow broker
+			if m.ID == "k0000" && !parked.Swap(true) {
+				b.park(store.Pending, "k0005")
+			}
+			return nil
+		})
+		b.put(some(10, "k", "")...)
+		stop := b.run(r)
+		time.Sleep(time.Hour)
+		if got := b.sender.taken(); len(got) != 9 || slices.Contains(got, "k0005") {
+			b.Errorf("k0005 was parked, and %q were published, want the 9 others", got)
+		}
+		b.sender.set(nil, nil)
+		b.replay()
+		b.until("all are out", func() bool { return len(b.sender.taken()) == 10 })
 		stop()
 	})
 }

@@ -56,6 +56,7 @@ type carrier struct {
 	source    source
 	pace      pace
 	looked    time.Time // when source last looked
+	readAt    time.Time // when the chunk began to be read
 	turn      int       // where a cautious round begins, so that a message that breaks everything is not always first
 }
 
@@ -141,13 +142,23 @@ func (c *carrier) carry(ctx, working context.Context, chunk []store.Outgoing) ou
 }
 
 // lookEvery is how often a chunk that takes long is checked for decisions of
-// people.
-const lookEvery = 100 * time.Millisecond
+// people, and lookKeyless if none of its messages has an ordering key: then a
+// decision is about one message, and nothing can overtake it.
+const (
+	lookEvery   = 100 * time.Millisecond
+	lookKeyless = time.Second
+)
 
-// look reads what people have decided, unless it has just been read, or no
-// message has an ordering key.
+// look reads what people have decided, unless it has just been read.
 func (c *carrier) look(ctx context.Context, chunk []store.Outgoing) error {
-	if time.Since(c.looked) < lookEvery || !slices.ContainsFunc(chunk, hasOrder) {
+	known, every := c.looked, lookEvery
+	if !slices.ContainsFunc(chunk, hasOrder) {
+		every = lookKeyless
+		if c.readAt.After(known) {
+			known = c.readAt
+		}
+	}
+	if time.Since(known) < every {
 		return nil
 	}
 	begun := time.Now()
@@ -347,6 +358,7 @@ func (r *round) gotThrough(ok []store.Outgoing) {
 // publish calls the publisher with a batch, and divides the messages by result.
 // Attempts and Reason of those that failed are updated.
 func (r *round) publish(batch []store.Outgoing) (ok, failed []store.Outgoing) {
+	alone := len(batch) == 1
 	ms, batch, failed, invalid := r.open(batch)
 	var early []store.Outgoing
 	defer func() {
@@ -394,7 +406,11 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed []store.Outgoing) {
 			early = append(early, m)
 			continue
 		}
-		if m.Attempts++; errors.Is(err, broker.ErrInvalid) {
+		isInvalid := errors.Is(err, broker.ErrInvalid)
+		if isInvalid || alone { // with others, it may not have been at fault: it is tried again at once
+			m.Attempts++
+		}
+		if isInvalid {
 			invalid = append(invalid, m)
 		} else {
 			failed = append(failed, m)
@@ -450,9 +466,12 @@ func (r *round) open(batch []store.Outgoing) (ms []*broker.Message, opened, fail
 			}
 			closed[key] = true
 		}
-		m.Attempts++
+		isMissing := store.IsSealKeyMissing(err)
+		if !isMissing || len(batch) == 1 { // as in publish
+			m.Attempts++
+		}
 		m.Reason = name.Reason(err.Error())
-		if store.IsSealKeyMissing(err) {
+		if isMissing {
 			failed = append(failed, m)
 		} else {
 			invalid = append(invalid, m)

@@ -265,6 +265,8 @@ func (t *tableRelay) publish(ctx, working context.Context, lanes []int) (busy bo
 		return false, nil
 	}
 	t.carrier.looked = time.Time{} // what people decided before the chunk was read has to be known
+	t.carrier.readAt = t.readAt
+	clear(t.holds.aside)
 	if err := t.carrier.look(ctx, chunk); err != nil {
 		return false, err
 	}

@@ -129,6 +129,11 @@ func (r *retrier) readHold(ctx, working context.Context, o *hold, c *carrier) (m
 		if len(first) > 0 && first[0].Seq < ms[0].Seq {
 			continue
 		}
+		// One that was Stuck, Held and Stuck again at these three reads is in no answer.
+		c.looked = time.Time{}
+		if err := c.look(ctx, ms); err != nil {
+			return nil, false, err
+		}
 		if len(free) > 0 {
 			return free, false, nil
 		}
