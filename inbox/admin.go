@@ -214,7 +214,7 @@ func (a *replay) settleKey(ctx context.Context, m *store.Shelved, why string) er
 	if a.key == leaveKey {
 		return nil
 	}
-	return a.markKey(ctx, m, once.Settlement{Status: once.Absent, Reason: why})
+	return a.markKey(ctx, m, once.Settlement{Status: once.Absent, Reason: why}, a.by.NotDone)
 }
 
 func (*replay) unwritten(_ context.Context, _ *store.Shelved, err error) error { return err }
@@ -249,7 +249,7 @@ func (a *discardAction) settleKey(ctx context.Context, m *store.Shelved, why str
 			return err
 		} // a process has claimed it meanwhile, to park it or to handle a copy
 	}
-	return a.markKey(ctx, m, once.Settlement{Status: once.Done, Outcome: once.Outcome{Rejected: true, Omitted: true}, Reason: why})
+	return a.markKey(ctx, m, once.Settlement{Status: once.Done, Outcome: once.Outcome{Rejected: true, Omitted: true}, Reason: why}, true)
 }
 
 // reject makes a free key done, as rejected.
@@ -388,9 +388,10 @@ func oneLine(s string, limit int) string {
 	return name.Line(strings.Join(strings.Fields(s), " "), limit)
 }
 
-// markKey settles the key of a message if it is parked, its outcome unknown, or a
-// process was going to park it.
-func (d Admin) markKey(ctx context.Context, m *store.Shelved, set once.Settlement) error {
+// markKey settles the key of a message if it is parked with the message, or a
+// process was going to park it; and if unknown is set, also if its outcome is
+// unknown. A copy may have been attempted after the message was parked.
+func (d Admin) markKey(ctx context.Context, m *store.Shelved, set once.Settlement, unknown bool) error {
 	if m.Key == "" {
 		return nil
 	}
@@ -402,7 +403,7 @@ func (d Admin) markKey(ctx context.Context, m *store.Shelved, set once.Settlemen
 	switch rec.Key = key; {
 	case rec.Status == once.Running && isParking(rec, m):
 		err = endParking(ctx, d.Store, rec, set)
-	case rec.Status != once.Parked && rec.Status != once.Unknown:
+	case rec.Status != once.Parked && rec.Status != once.Unknown, !unknown && !isParking(rec, m):
 		return nil
 	case set.Status == once.Done:
 		err = once.MarkDone(ctx, d.Store, rec, set.Outcome, set.Reason)

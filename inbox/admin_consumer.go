@@ -113,7 +113,8 @@ const RetireSilence = 5 * time.Minute
 // names the SharedWith with which the consumer is to continue: with its old keys,
 // so that what it has handled stays handled as long as its keys are kept. Its
 // positions are ended, and are not read on from until a person sets each with
-// SetPosition. They still have the offset where the consumer was.
+// SetPosition. They still have the offset where the consumer was. A partition of
+// which it had handled nothing has none, and begins anew.
 //
 // Another consumer may then have the source. Keys are forgotten when their time
 // has come, as always. Unknown keys of the consumer stay listed until somebody

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -304,6 +305,54 @@ func TestAnEarlyReplayFreesNoKeyOfUnknownOutcome(t *testing.T) {
 		})
 		if mails.Load() != 1 {
 			t.Errorf("%d mails, and nobody said that the first was not sent", mails.Load())
+		}
+	})
+}
+
+// parkedUnheard is a store whose first reply to Shelve is lost.
+type parkedUnheard struct {
+	*memstore.Store
+	calls atomic.Int64
+}
+
+func (s *parkedUnheard) Shelve(ctx context.Context, ms []store.Shelved) error {
+	err := s.Store.Shelve(ctx, ms)
+	if s.calls.Add(1) == 1 {
+		err = errors.Join(err, errors.New("connection reset"))
+	}
+	return err
+}
+
+// A message is parked because it fails, and its consumer does not hear that. In the
+// next attempt the outcome is unknown, and the shelf still has the first reason.
+func TestAReplayFreesNoKeyWhoseOutcomeIsUnknownSince(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		var calls, charges atomic.Int64
+		c := &inbox.Consumer{Name: "charge", Source: b.broker.Queue("orders"), Retry: retryAtOnce(1), Stats: new(inbox.Stats)}
+		op := &once.Operation[string]{OnUnknown: once.Park}
+		c.Handler = inbox.Do(&parkedUnheard{Store: b.store}, op, func(context.Context, once.Key, *broker.Message) (string, error) {
+			if calls.Add(1) == 1 {
+				return "", once.NotDone(errors.New("connection refused"))
+			}
+			charges.Add(1)
+			return "", errors.New("timeout")
+		})
+		start(t, c)
+		b.publish("orders", message("m0"))
+		await(t, "an unknown outcome", func() bool {
+			rec, err := b.store.Get(t.Context(), once.Key{Operation: "charge", ID: "m0"})
+			return err == nil && rec.Status == once.Parked && charges.Load() == 1
+		})
+		by := inbox.Decision{By: "me", Reason: "it failed"}
+		if _, err := (inbox.Admin{Store: b.store}).Replay(t.Context(), store.ShelfQuery{Consumer: "charge"}, by); err != nil {
+			t.Error(err)
+		}
+		await(t, "a parked message whose reason says so", func() bool {
+			parked := b.onTheShelf(store.Parked)
+			return len(parked) == 1 && strings.HasPrefix(parked[0].Reason, store.UnknownOutcome)
+		})
+		if n := charges.Load(); n != 1 {
+			t.Errorf("%d charges, and nobody said that the first was not made", n)
 		}
 	})
 }

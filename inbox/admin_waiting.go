@@ -117,16 +117,27 @@ func (a *discardWaiting) settleKey(ctx context.Context, m *store.Shelved, why st
 const decidedOutcome, decidedKey = 30 * 24 * time.Hour, 365 * 24 * time.Hour
 
 // unwritten takes a message for changed that a process has begun to try meanwhile,
-// if the decision has its key: the process finds it done.
+// if the decision has its key: the process finds it done. If the process has parked
+// it instead, the decision is about that, too.
 func (a *discardWaiting) unwritten(ctx context.Context, m *store.Shelved, err error) error {
-	if a.decided && errors.Is(err, once.ErrLeaseLost) {
-		now, readErr := a.Store.Shelved(ctx, store.ShelfQuery{Consumer: m.Consumer, IDs: []string{m.Message.ID}, Bodiless: true})
-		if readErr != nil || slices.ContainsFunc(now, func(n store.Shelved) bool { return n.Seq == m.Seq && n.State == store.Parked }) {
-			return errors.Join(err, readErr) // it failed meanwhile, and is parked: Discard decides about it
-		}
-		return a.settleKey(ctx, m, why(store.Discarded, a.by))
+	if !a.decided || !errors.Is(err, once.ErrLeaseLost) {
+		return err
 	}
-	return err
+	now, readErr := a.Store.Shelved(ctx, store.ShelfQuery{Consumer: m.Consumer, IDs: []string{m.Message.ID}, Bodiless: true})
+	if readErr != nil { // not that it has moved: its key is done
+		return readErr
+	}
+	at := slices.IndexFunc(now, func(n store.Shelved) bool { return n.Seq == m.Seq && n.State == store.Parked })
+	if at >= 0 {
+		*m = now[at]
+		if _, err := a.discardAction.change(ctx, m, 0); err != nil {
+			return err
+		}
+		if err := a.write(ctx, *m, store.Parked, a.by); err != nil {
+			return err
+		}
+	}
+	return a.settleKey(ctx, m, why(store.Discarded, a.by))
 }
 
 func checkDiscard(q store.ShelfQuery, by Decision) error {

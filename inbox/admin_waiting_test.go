@@ -268,18 +268,54 @@ func (s *parkingMeanwhile) Settle(ctx context.Context, set once.Settlement) erro
 	return err
 }
 
-// A message that failed for good while it was discarded is not discarded.
-func TestAMessageThatIsParkedWhileItIsDiscardedHasMoved(t *testing.T) {
+// The decision had the key of a message that failed for good meanwhile, so that
+// nobody could have it tried again.
+func TestAMessageThatIsParkedWhileItIsDiscardedIsDiscarded(t *testing.T) {
 	onBench(t, func(t *testing.T, b *bench) {
 		b.shelve("billing", message("m0"))
 		s := &parkingMeanwhile{b.store, b.onTheShelf(store.Waiting)[0]}
 		q := store.ShelfQuery{Consumer: "billing"}
-		if got := b.discardWaiting(s, q); got != (inbox.Tally{Matched: 1, Moved: 1}) {
+		if got := b.discardWaiting(s, q); got != (inbox.Tally{Matched: 1, Changed: 1}) {
 			t.Errorf("%+v", got)
 		}
-		got, err := inbox.Admin{Store: b.store}.Discard(t.Context(), q, discards)
-		if err != nil || got.Changed != 1 || len(b.onTheShelf(store.Discarded)) != 1 {
-			t.Errorf("then: %+v, %v", got, err)
+		if got := b.onTheShelf(store.Discarded); len(got) != 1 || !strings.Contains(got[0].History, "it was parked: attempt 3: no") {
+			t.Errorf("discarded: %+v", got)
+		}
+	})
+}
+
+// goneMeanwhile is a store in which a consumer takes a message for a duplicate once its key is
+// done, and which then fails.
+type goneMeanwhile struct {
+	*memstore.Store
+	row  store.Shelved
+	fail bool
+}
+
+func (s *goneMeanwhile) Settle(ctx context.Context, set once.Settlement) error {
+	err := s.Store.Settle(ctx, set)
+	if err == nil && set.Status == once.Done {
+		s.row.State, s.fail = store.Handled, true
+		err = s.Store.Change(ctx, s.row)
+	}
+	return err
+}
+
+func (s *goneMeanwhile) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
+	if s.fail {
+		return nil, errors.New("connection reset")
+	}
+	return s.Store.Shelved(ctx, q)
+}
+
+// Nobody is told that a message has moved on by itself if the decision has its key.
+func TestADiscardThatCannotBeReadBackIsNoMove(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		b.shelve("billing", message("m0"))
+		s := &goneMeanwhile{Store: b.store, row: b.onTheShelf(store.Waiting)[0]}
+		got, err := inbox.Admin{Store: s}.DiscardWaiting(t.Context(), store.ShelfQuery{Consumer: "billing"}, discards)
+		if err == nil || got.Moved > 0 {
+			t.Errorf("%+v, %v", got, err)
 		}
 	})
 }

@@ -16,6 +16,7 @@ type effects[T any] struct {
 	*env
 	op   once.Operation[T]
 	call func(context.Context, once.Key, *broker.Message) (T, error)
+	ends knownEnds
 }
 
 func newEffects[T any](c *Consumer, st once.Store, op *once.Operation[T],
@@ -89,6 +90,9 @@ func (h *effects[T]) handleOne(ctx context.Context, it *item) result {
 	it.counting = countAfter
 	report, err := h.do(ctx, it)
 	r := h.judgeEffect(ctx, it, err, report)
+	if r.kind == handled || r.kind == toPark {
+		h.ends.forget(it.key)
+	}
 	if r.kind == handled && report.Attempt > 1 {
 		h.endExcuse(ctx, it)
 	}
@@ -118,26 +122,35 @@ func (h *effects[T]) attemptsLeft(ctx context.Context, it *item) (last bool, ins
 			return false, nil // the next try finds out
 		}
 	}
-	switch rec.Status {
-	case once.Unknown:
-		return false, &result{kind: toPark, reason: fmt.Sprintf("%sattempt %d never ended: it may end its process", unknownOutcome, rec.Attempt)}
-	case once.Running: // perhaps by a process that the message has just ended
+	return false, h.usedUp(ctx, it, rec)
+}
+
+// usedUp returns a result for an item whose attempts are used up, if it is to blame
+// for them, or if one is running. Whoever knows how an attempt ended has excused it,
+// or parked its message, unless the store did not answer.
+func (h *effects[T]) usedUp(ctx context.Context, it *item, rec once.Record) *result {
+	ended := h.ends.has(rec)
+	switch {
+	case rec.Status == once.Running: // perhaps by a process that the message has just ended
 		r := inProgress(rec.LeaseLeft)
-		return false, &r
-	case once.Absent:
-		if rec.NeverEnded() { // whoever knows how an attempt ended has excused it, or parked its message
-			return false, &result{kind: toPark, reason: fmt.Sprintf("attempt %d never ended: it may end its process; %s", rec.Attempt,
-				h.store.Options().Sealing.OpenReason(rec))}
-		}
-		if !h.outages.blames(it, h.Retry.Attempts) {
-			it.excuses.least = rec.Attempt
-			h.excuse(ctx, it)
-			return false, nil
-		}
-		return false, &result{kind: toPark, reason: fmt.Sprintf("tried %d times without success: %s", rec.Attempt,
+		return &r
+	case rec.Status == once.Unknown && !ended:
+		return &result{kind: toPark, reason: fmt.Sprintf("%sattempt %d never ended: it may end its process", unknownOutcome, rec.Attempt)}
+	case rec.NeverEnded() && !ended:
+		return &result{kind: toPark, reason: fmt.Sprintf("attempt %d never ended: it may end its process; %s", rec.Attempt,
 			h.store.Options().Sealing.OpenReason(rec))}
+	case rec.Status != once.Absent && rec.Status != once.Unknown:
+		return nil // it is done, or waits for a person
+	case h.outages.blames(it, h.Retry.Attempts):
+		reason := fmt.Sprintf("tried %d times without success: %s", rec.Attempt, h.store.Options().Sealing.OpenReason(rec))
+		if rec.Status == once.Unknown {
+			reason = unknownOutcome + reason
+		}
+		return &result{kind: toPark, reason: reason}
 	}
-	return false, nil // it is done, or waits for a person
+	it.excuses.least = rec.Attempt
+	h.excuse(ctx, it)
+	return nil
 }
 
 // blockedUnlessDone is the result of an item whose ordering key is on the shelf.
@@ -201,6 +214,7 @@ func (h *effects[T]) judgeEffect(ctx context.Context, it *item, err error, repor
 
 func (h *effects[T]) failedEffect(ctx context.Context, it *item, err error, report once.Report) result {
 	h.Stats.Failed.Add(1)
+	h.ends.add(it.key, report.Attempt)
 	it.attempts = attemptCount{report.Attempt, report.Attempt}
 	h.logFailed(ctx, it, err)
 	reason := whyOf(err)

@@ -214,15 +214,20 @@ func (e *env) sameInput(it *item, rec once.Record) bool {
 }
 
 // parkOld returns the results of items that are too old to be told from new,
-// and the items that are not. Those at a position need no key for that.
+// and the items that are not. Those at a position need no key for that. Items
+// whose lane has one before them that is about to be parked are tried again.
 func (e *env) parkOld(ctx context.Context, items []*item) (results []result, rest []*item) {
-	results = make([]result, len(items))
+	results = repeated(result{kind: again}, items)
+	waits := make(map[string]bool) // lanes
 	for i, it := range items {
-		if e.mode != inOrder && it.keyErr == nil && e.tooOld(it) {
+		switch {
+		case waits[it.lane]:
+		case e.mode != inOrder && it.keyErr == nil && e.tooOld(it):
 			results[i] = e.old(ctx, it)
-			continue
+			waits[it.lane] = it.lane != "" && results[i].holdsUp()
+		default:
+			rest = append(rest, it)
 		}
-		rest = append(rest, it)
 	}
 	return results, rest
 }

@@ -116,19 +116,20 @@ func (s countsDown) Claim(ctx context.Context, r once.ClaimRequest) (once.Record
 	return s.Store.Claim(ctx, r)
 }
 
-// In an outage, the last attempt fails, and that it does not count is known to the
-// session alone, which ends.
-func TestAnAttemptThatFailedIsNotTakenForOneThatNeverEnded(t *testing.T) {
+// failsInAnOutage has the last attempt at a message fail in an outage. What a store
+// refuses from then on is known to the session alone, which ends.
+func failsInAnOutage(t *testing.T, over func(countsDown) once.Store) {
 	onBench(t, func(t *testing.T, b *bench) {
 		var calls, done, refused atomic.Int64
-		var providerDown, countsAre atomic.Bool
+		var providerDown, refuses atomic.Bool
 		providerDown.Store(true)
 		op := &once.Operation[string]{Lookup: findsNothing}
 		c := doConsumer(b, op, nil)
-		c.Handler = inbox.Do(countsDown{b.store, &countsAre, &refused}, op, func(context.Context, once.Key, *broker.Message) (string, error) {
+		st := over(countsDown{b.store, &refuses, &refused})
+		c.Handler = inbox.Do(st, op, func(context.Context, once.Key, *broker.Message) (string, error) {
 			time.Sleep(time.Second)
 			if providerDown.Load() {
-				countsAre.Store(calls.Add(1) == 4)
+				refuses.Store(calls.Add(1) == 4)
 				return "", errors.New("the reply was lost")
 			}
 			done.Add(1)
@@ -139,7 +140,7 @@ func TestAnAttemptThatFailedIsNotTakenForOneThatNeverEnded(t *testing.T) {
 		b.publish("orders", message("m0"))
 		await(t, "the end of the last attempt", func() bool { return refused.Load() > 0 })
 		b.broker.Restart()
-		countsAre.Store(false)
+		refuses.Store(false)
 		await(t, "more attempts", func() bool { return calls.Load() >= 6 || c.Stats.Parked.Load() > 0 })
 		providerDown.Store(false)
 		await(t, "the end", func() bool { return done.Load() > 0 || c.Stats.Parked.Load() > 0 })
@@ -147,4 +148,26 @@ func TestAnAttemptThatFailedIsNotTakenForOneThatNeverEnded(t *testing.T) {
 			t.Errorf("parked, and nothing has ended its process: %s", m.Reason)
 		}
 	})
+}
+
+// That the last attempt does not count cannot be written.
+func TestAnAttemptThatFailedIsNotTakenForOneThatNeverEnded(t *testing.T) {
+	failsInAnOutage(t, func(s countsDown) once.Store { return s })
+}
+
+// settlesDown is a store in which neither counts of attempts nor outcomes can be
+// written now and then.
+type settlesDown struct{ countsDown }
+
+func (s settlesDown) Settle(ctx context.Context, set once.Settlement) error {
+	if s.down.Load() {
+		return errors.New("connection reset")
+	}
+	return s.countsDown.Settle(ctx, set)
+}
+
+// Nor can its outcome, until its lease has lapsed. Its process lives, and gets the
+// message again.
+func TestAnAttemptWhoseEndCouldNotBeRecordedIsNotTakenForOneThatNeverEnded(t *testing.T) {
+	failsInAnOutage(t, func(s countsDown) once.Store { return settlesDown{s} })
 }

@@ -70,19 +70,25 @@ func (h *positions[T]) handleCurrent(ctx context.Context, items []*item) []resul
 	}
 	results, rest := repeated(result{kind: again}, items), []*item(nil)
 	last, known := p.at.Offset, p.at.Log != ""
+	var redelivered []int
 	for i, it := range items {
 		switch at := it.Position.Offset; {
 		case known && at == p.at.Offset && p.at.Digest != [16]byte{} && digest(it.Message) != p.at.Digest:
 			h.fatal(fmt.Errorf("%w: the message at %s is not the one that consumer %q has handled there: %s",
 				ErrLogChanged, it.Origin, h.keys, logChangedHint))
 			return repeated(result{kind: again}, items)
-		case (known || len(rest) > 0) && at <= last: // redelivered among later ones after a lost ack
-			results[i] = result{kind: duplicate}
+		case (known || len(rest) > 0) && at <= last: // redelivered, perhaps among later ones after a lost ack
+			redelivered = append(redelivered, i)
 		default:
 			rest, last = append(rest, it), at
 		}
 	}
 	merge(results, items, rest, p.handle(ctx, rest))
+	for _, i := range redelivered {
+		if p.at.Log != "" && items[i].Position.Offset <= p.at.Offset { // otherwise, its other delivery is tried again, too
+			results[i] = result{kind: duplicate}
+		}
+	}
 	return results
 }
 

@@ -297,6 +297,32 @@ func TestALostAckAmongLaterMessages(t *testing.T) {
 	})
 }
 
+// A message and its redelivery are taken together, and cannot be handled yet.
+func TestARedeliveryIsSettledWithItsMessage(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		refusals := 3
+		st := &ill{Store: b.store, at: func(inner func() error) error {
+			if refusals--; refusals >= 0 {
+				return errors.New("connection refused")
+			}
+			return inner()
+		}}
+		c := logConsumer(b)
+		c.Handler = inbox.Tx(st, b.effect)
+		c.Source = bent{Source: stuttering{c.Source}, ack: func(ds []broker.Delivery) error {
+			for _, d := range ds {
+				if b.count(d.Message.ID) != 1 {
+					t.Errorf("%s is acknowledged, and was not handled", d.Message.ID)
+				}
+			}
+			return nil
+		}}
+		start(t, c)
+		b.publish("orders", message("m0"))
+		await(t, "both", func() bool { return c.Stats.Handled.Load() == 1 && c.Stats.Duplicates.Load() == 1 })
+	})
+}
+
 // stuttering is a source that delivers the first received message again after
 // the others.
 type stuttering struct{ broker.Source }

@@ -36,6 +36,11 @@ func (r result) holdsUp() bool {
 	return r.kind == again || r.kind == failing || r.kind == toPark
 }
 
+// needsShelf reports whether resolve may put the item on the shelf.
+func (r result) needsShelf() bool {
+	return r.kind == failing || r.kind == blocked || r.kind == toPark
+}
+
 // observed is the result as an Observer gets it.
 func (r result) observed() HandlingResult {
 	e := HandlingResult{Outcome: observe.Retried, Reason: r.reason}

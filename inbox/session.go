@@ -193,19 +193,27 @@ func (s *session) try(ctx context.Context, items []*item, t *turn) {
 	results, young := s.parkOld(handling, items)
 	if len(young) > 0 {
 		of := s.processor.handle(handling, young)
-		s.tellOutages(handling, young, of)
 		merge(results, items, young, of)
 	}
+	s.tellOutages(handling, items, results) // a probe that is too old has shown nothing
+	stays := make(map[string]bool)          // lanes with an item that is tried again
 	for i, it := range items {
-		observed.set(i, t.set(handling, it, results[i]))
+		r := results[i]
+		if stays[it.lane] && r.needsShelf() { // where it would be before that one
+			r = result{kind: again}
+		}
+		r = t.set(handling, it, r)
+		stays[it.lane] = it.lane != "" && (stays[it.lane] || r.kind == again)
+		observed.set(i, r)
 	}
 }
 
 // admit returns the items that may be tried now, in order. Those whose topic is
 // down, and later ones of their lanes, are held.
 func (s *session) admit(ctx context.Context, items []*item, t *turn) (free []*item) {
-	lanes := make(map[string]bool) // with an item that is held
-	probed := false                // an item is tried as a probe, alone
+	lanes := make(map[string]bool)  // with an item that is held
+	before := make(map[string]bool) // lanes with an item that is tried now
+	probed := false                 // an item is tried as a probe, alone
 	for _, it := range items {
 		if it.waitsUp {
 			it.waitsUp = false
@@ -225,9 +233,13 @@ func (s *session) admit(ctx context.Context, items []*item, t *turn) (free []*it
 		}
 		if how != held {
 			free = append(free, it)
+			before[it.lane] = it.lane != ""
 			continue
 		}
-		r := s.hold(ctx, it, wait)
+		r := result{kind: again, after: wait}
+		if !before[it.lane] { // on the shelf, it would be before that one
+			r = s.hold(ctx, it, wait)
+		}
 		if it.lane != "" && r.holdsUp() {
 			lanes[it.lane] = true
 		}

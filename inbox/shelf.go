@@ -29,7 +29,7 @@ const unknownOutcome = store.UnknownOutcome
 // resolve carries out a result that asks for something: a retry, a wait on the
 // shelf, or parking.
 func (e *env) resolve(ctx context.Context, it *item, r result) result {
-	if r.kind != failing && r.kind != blocked && r.kind != toPark {
+	if !r.needsShelf() {
 		return r
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)

@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/name"
@@ -16,7 +17,7 @@ func (h *txBatch[T]) handle(ctx context.Context, items []*item) []result {
 	first, results := h.firstOfEachKey(items)
 	known := h.knownAtTheHead(ctx, first)
 	merge(results, items, first, known)
-	first = first[len(known):]
+	first = behindNone(first, known)
 	if len(first) == 0 {
 		return results
 	}
@@ -49,6 +50,8 @@ func (h *txBatch[T]) firstOfEachKey(items []*item) (first []*item, results []res
 		case !seen[it.key]:
 			seen[it.key] = true
 			first = append(first, it)
+		default: // a copy, which later ones of its lane must not leave behind: they could not go to the shelf
+			waits[it.order] = true
 		}
 	}
 	return first, results
@@ -68,6 +71,21 @@ func (h *txBatch[T]) knownAtTheHead(ctx context.Context, items []*item) (results
 		results = append(results, *known)
 	}
 	return results
+}
+
+// behindNone returns the items after those whose results are known, without those
+// whose ordering key has one before them that does not end here.
+func behindNone(items []*item, known []result) (free []*item) {
+	waits := make(map[string]bool) // ordering keys
+	for i, r := range known {
+		if items[i].order != "" && (r.holdsUp() || r.kind == blocked) {
+			waits[items[i].order] = true
+		}
+	}
+	if len(waits) == 0 {
+		return items[len(known):]
+	}
+	return slices.DeleteFunc(slices.Clone(items[len(known):]), func(it *item) bool { return waits[it.order] })
 }
 
 // alone is the result of an item whose handler failed for it alone.

@@ -57,7 +57,7 @@ func (e *env) divideAt(ctx context.Context, d divisible, items []*item, first, r
 func (e *env) divideAfter(ctx context.Context, d divisible, before []*item, of []result, part []*item) []result {
 	waiting := make(map[string]bool)
 	for i, it := range before {
-		if it.lane != "" && of[i].holdsUp() {
+		if it.lane != "" && (of[i].holdsUp() || of[i].kind == blocked) { // what it waits for may be handled meanwhile
 			waiting[it.lane] = true
 		}
 	}
