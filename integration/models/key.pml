@@ -24,8 +24,7 @@
  * caller has left, reopening, and archives. A request arrives at the other system
  * at most S ticks after the end of its attempt, as SettleTime declares. KeyValidFor
  * is declared shorter than the other system keeps keys, by the longest attempt and
- * S. A key is kept for longer than a lease and S, and forgotten once at most. S is
- * not less than W: see docs/models.md.
+ * S. A key is kept for longer than a lease and S, and forgotten once at most.
  */
 #ifndef FAULTS
 #define FAULTS 2
@@ -110,6 +109,11 @@ inline reads(x) { if :: x = 0 :: x = W fi }
 #define fenced(a, o) (att == (a) && own == (o) && att > 0)
 #endif
 #define mine ((st == RUN || st == UNK) && own == tok && cur[me] == att)     /* the claim of this call */
+#ifdef EXTENDS_WHAT_MAY_BE_OVER
+#define stillHeld true
+#else
+#define stillHeld (hold[me] > 0)                                    /* when the extension is confirmed */
+#endif
 #define counts(c) (busy[c] && cur[c] == att && hold[c] > 0)        /* it relies on its lease */
 #define notSurprised (st != RUN || !(counts(1) || counts(2)))
 #define open (st == RUN || st == UNK || st == PARKED)
@@ -239,8 +243,9 @@ won:	atomic {                          /* under attempt cur[me] */
 #ifdef EXTENDS_A_LAPSED_LEASE
 		:: hold[me] < L && fenced(cur[me], tok) && lapsed(r) -> extends; reads(r); st = RUN; left = L + r; hold[me] = L
 #endif
-		:: hold[me] < L && fenced(cur[me], tok) && st == RUN && !lapsed(r) -> extends; reads(r); left = L + r; hold[me] = L; busy[me] = true
-		:: hold[me] < L && !(fenced(cur[me], tok) && st == RUN && !lapsed(r)) ->
+		:: hold[me] < L && stillHeld && fenced(cur[me], tok) && st == RUN && !lapsed(r) ->
+			extends; reads(r); left = L + r; hold[me] = L; busy[me] = true
+		:: hold[me] < L && !(stillHeld && fenced(cur[me], tok) && st == RUN && !lapsed(r)) ->
 			r = 0; to = (take > 0 -> UNK : ABSENT); goto settled
 		fi;
 		r = 0 };

@@ -19,7 +19,7 @@
  * Left out: looks within a round, rounds in which nothing gets through and that leave
  * their messages pending, topics, batches of several keys (a batch is an order of calls), blame (any message
  * that failed may be held or stuck), delayed messages, Overtaking and Pass, the
- * database's log, shares of lanes, stores whose queries may answer late, and the
+ * database's log, stores whose queries may answer late, and the
  * hand-over into queues in one commit. Two relays suffice for a hand-over; a third
  * one is like the first under another ID. Only relay 1 can lose its lock, because
  * the two are alike.
@@ -70,7 +70,25 @@ bool dead[3];
 #define toDo(k) (tryable(k) || hasHold(k) && !(stuck & all(k)))
 #define hasHold(k) (holds & bit(k) || parked[k] > 0)
 
-#define hold(ms) held = held | (ms) & pending; pending = pending & ~(ms)
+#define hold(ms) true; holding(ms); held = held | (ms) & pending; pending = pending & ~(ms)
+/* With STEPS, the verifier prints each change in the store, and each call that begins,
+   in the numbers of lanestep.go. Histories of real code are compared with them. */
+#ifdef STEPS
+#define step(who, verb, of, odd) printf("step %d %d %d %d\n", who, verb, of, (odd) != 0)
+#else
+#define step(who, verb, of, odd)
+#endif
+#define itself (lane == me -> 0 : 1)
+#define rowOf(m) (pending & bit(m) -> 0 : (held & bit(m) -> 1 : (stuck & bit(m) -> 2 : 3)))
+#define leases step(0, 0, (lane == 0 -> 0 : (lane == me -> (lapsed -> 2 : 1) : 3)), 0)
+#define releases step(itself, 1, (lapsed -> 2 : 1), 0)
+#define frees step(1, 1, (lapsed -> 2 : 1), proof[1])
+#define sends(m) step(itself, 2, rowOf(m), all(key(m)) & (upTo(m) - bit(m)) & ~(published | discarded))
+#define holding(ms) step(itself, ((ms) & pending -> 3 : 9), 0, 0)
+#define sticks(ms, of) step(itself, ((ms) -> 4 : 9), of, 0)
+#define ends(ms) step(itself, 5, (retry -> 1 : 0), (ms) & ~published)
+#define decides(verb, of) step(2, verb, of, 0)
+
 inline stuckBy(k, ms) { if :: ms & all(k) -> parked[k] = 1 + first((ms) & all(k)) :: else fi }
 
 /* look reads what people have decided. */
@@ -96,7 +114,7 @@ inline learn() {
 inline sent() {
 	d_step { if
 	:: unsent && mayChange && (unsent & from) ->
-		law(LOST, published & unsent);
+		law(LOST, published & unsent); ends(unsent);
 		pending = pending & ~unsent; held = held & ~unsent; gone = gone | unsent; decided = decided & ~unsent
 #ifndef NO_DOUBT
 	:: unsent && !(mayChange && (unsent & from)) -> ok[me] = false; term[me] = term[me] % 7 + 1
@@ -114,17 +132,21 @@ lease:	atomic { me == 1 || term[1] > 0; !ok[me] && proof[me] && (lane == 0 || la
 		if
 		:: !proof[me] -> proof[me] = true; lock[me] = true; missed = (me == 1 -> false : missed);
 			/* under another ID: what the former one has is released */
-			if :: lane == me -> lane = 0; lapsed = false :: else fi
+			if :: lane == me -> ok[me] = false; releases; lane = 0; lapsed = false :: else fi
 		:: else
 		fi;
-		lane == 0 || lane == me || lapsed;
+		lane == 0 || lane == me || lapsed; leases;
 		lane = me; lapsed = false; ok[me] = true; term[me] = term[me] % 7 + 1 };
 #ifdef WAKES_FOR_WHAT_IS_PENDING
 #define toWake pending
 #else
 #define toWake (pending || toDo(0) || toDo(1))
 #endif
-idle:	atomic { !(ok[me] && proof[me]) || toWake;
+idle:	atomic {
+		if
+		:: !(ok[me] && proof[me]) || toWake
+		:: faults > 0 && lane == me -> faults--; releases; ok[me] = false; lane = 0; lapsed = false  /* to another one */
+		fi;
 		if :: !(ok[me] && proof[me]) -> goto lease :: else fi };
 #ifdef NO_TERM
 	if :: adopted == 9 -> learn() :: else -> adopted = term[me] fi;
@@ -147,7 +169,7 @@ carry:	do
 		if
 		:: owned && !(parked[key(m)] > 0 && m >= parked[key(m)] - 1) ->
 			law(OWNER, lane == me);
-			law(PARK, !(stuck & known & all(key(m)) & upTo(m)))
+			law(PARK, !(stuck & known & all(key(m)) & upTo(m))); sends(m)
 		:: else -> waits = waits | all(key(m)); m = 0; goto carry
 		fi };
 	   if                                   /* the call; the process may stall before the message arrives */
@@ -181,13 +203,19 @@ fails:	   atomic { failed = failed | bit(m); chunk = chunk & ~bit(m);
 			if
 			:: true
 			:: t = bit(first(failed)); parked[key(first(failed))] = first(failed) + 1;      /* it failed too often */
-				t = (mayChange -> t & pending : 0);
+				t = (mayChange -> t & pending : 0); sticks(t, 0);
 				stuck = stuck | t; decided = decided & ~t; pending = pending & ~t; t = bit(first(failed));
 				failed = failed & ~t; t = 0
 			fi };
 		d_step { if :: mayChange -> hold(failed) :: else fi;
 			chunk = 0; failed = 0; waits = 0 }
-	:: else -> d_step { chunk = 0; failed = 0; waits = 0 }
+	:: else -> d_step {
+		if
+		:: failed & held && mayChange -> t = bit(first(failed & held)); sticks(t, 1);   /* it failed too often, too */
+			stuck = stuck | t; decided = decided & ~t; held = held & ~t; parked[key(first(t))] = first(t) + 1
+		:: true
+		fi;
+		t = 0; chunk = 0; failed = 0; waits = 0 }
 	fi;
 	if :: retry -> retry = false; goto idle :: else fi;
 
@@ -239,9 +267,9 @@ end:	do
 	:: d_step { !lock[1] && missed == 0 -> missed = 1 }
 	:: d_step { !lock[1] && missed == 1 && proof[1] -> proof[1] = false; ok[1] = false }
 #ifdef ONE_LOOK
-	:: d_step { missed == 1 && lane == 1 -> lane = 0; lapsed = false }
+	:: d_step { missed == 1 && lane == 1 -> missed = 1; frees; lane = 0; lapsed = false }
 #else
-	:: d_step { missed == 1 && !proof[1] && lane == 1 -> lane = 0; lapsed = false }
+	:: d_step { missed == 1 && !proof[1] && lane == 1 -> missed = 1; frees; lane = 0; lapsed = false }
 #endif
 #endif
 	od
@@ -254,13 +282,13 @@ proctype Producer() {
 proctype Person() {
 	bool parks = PARKS;
 end:	do
-	:: d_step { parks && pending & 2 -> pending = pending & ~2; stuck = stuck | 2; decided = decided | 2; parks = false }
-	:: d_step { parks && held & 2 -> held = held & ~2; stuck = stuck | 2; decided = decided | 2; parks = false }
-	:: d_step { parks && pending & 4 -> pending = pending & ~4; stuck = stuck | 4; decided = decided | 4; parks = false }
-	:: d_step { stuck & 1 -> stuck = stuck & ~1; held = held | 1; decided = decided | 1 }
-	:: d_step { stuck & 2 -> stuck = stuck & ~2; held = held | 2; decided = decided | 2 }
-	:: d_step { stuck & 4 -> stuck = stuck & ~4; held = held | 4; decided = decided | 4 }
-	:: d_step { stuck & 2 -> stuck = stuck & ~2; gone = gone | 2; discarded = discarded | 2 }
+	:: d_step { parks && pending & 2 -> pending = pending & ~2; decides(6, 0); stuck = stuck | 2; decided = decided | 2; parks = false }
+	:: d_step { parks && held & 2 -> held = held & ~2; decides(6, 1); stuck = stuck | 2; decided = decided | 2; parks = false }
+	:: d_step { parks && pending & 4 -> pending = pending & ~4; decides(6, 0); stuck = stuck | 4; decided = decided | 4; parks = false }
+	:: d_step { stuck & 1 -> stuck = stuck & ~1; decides(7, 2); held = held | 1; decided = decided | 1 }
+	:: d_step { stuck & 2 -> stuck = stuck & ~2; decides(7, 2); held = held | 2; decided = decided | 2 }
+	:: d_step { stuck & 4 -> stuck = stuck & ~4; decides(7, 2); held = held | 4; decided = decided | 4 }
+	:: d_step { stuck & 2 -> stuck = stuck & ~2; decides(8, 2); gone = gone | 2; discarded = discarded | 2 }
 	od
 }
 

@@ -7,7 +7,8 @@
  * the number of messages that were dealt with. A transaction moves it, under the
  * epoch that its process has opened, together with the effects of the message, or
  * with the message put on the shelf if it failed. Later messages of its ordering key
- * follow it there. A worker takes them from the shelf, in order.
+ * follow it there. A worker takes them from the shelf, in order. One that failed too
+ * often is parked: a person has it tried again, or discards a message.
  *
  * FAULTS bounds failures of handlers, lost replies, deaths, and processes that take
  * the partition over although its owner lives. After them nothing fails: when no step
@@ -16,8 +17,9 @@
  * Left out: batches (their transaction is divided into these), keys of messages,
  * attempts and blame, a log that is made anew, which stops a consumer, rebalances in
  * which the broker moves a partition (that is one process that stops, and another
- * that begins), the locks of the shelf's worker, and parked messages that a person
- * discards. A person may set the position back once.
+ * that begins), the locks of the shelf's worker, and attempts of it that fail and
+ * leave their message there. A person may set the position back once, and discards at
+ * most one message.
  */
 #ifndef FAULTS
 #define FAULTS 2
@@ -40,15 +42,40 @@
 
 byte pos, epoch;        /* the row */
 byte shelf, done;       /* messages on the shelf; messages whose effect is there */
+byte parked, dropped;   /* those on the shelf that a person decides about; those that one has discarded */
 byte faults = FAULTS;
 byte living, ep[3];     /* processes that live, and the epochs that they have opened */
 #define fault atomic { faults > 0 -> faults-- }
 
 inline effect(m) {
-	law(ONCE, !(done & bit(m)));
-	law(ORDER, !(keyOf(m) & below(m) & ~done));
+	law(ONCE, !((done | dropped) & bit(m)));
+	law(ORDER, !(keyOf(m) & below(m) & ~(done | dropped)));
 	done = done | bit(m)
 }
+
+#define behind(m) (shelf & keyOf(m) & below(m))
+
+/* With STEPS, the verifier prints each change of what the store holds, in the numbers
+   of positionstep.go. Histories of real code are compared with them. */
+#ifdef STEPS
+byte opener;            /* who opened the position last */
+#define step(who, verb, of, late) printf("step %d %d %d %d\n", who, verb, of, (late) != 0)
+#define opens step((opener == me -> 0 : 1), 0, 0, 0); opener = me
+#define moves(to) step((opener == me && ep[me] == epoch -> 0 : 1), 1, to, behind(m))
+#define handles(m) step(2, 2, 1, behind(m))
+#define parks(m) step(2, 3, 1, behind(m))
+#define replays(m) step(3, 4, 2, behind(m))
+#define discards(m) step(3, 5, (parked & bit(m) -> 2 : 1), behind(m))
+#define setsBack step(3, 6, 0, 0); opener = 0
+#else
+#define opens
+#define moves(to)
+#define handles(m)
+#define parks(m)
+#define replays(m)
+#define discards(m)
+#define setsBack
+#endif
 
 /* deal moves the position past m under epoch ep, and handles m or puts it aside. */
 inline deal(m) {
@@ -60,18 +87,16 @@ inline deal(m) {
 #endif
 		law(EPOCH, epoch == ep[me]);
 		if
-		:: inUse && shelf & keyOf(m) & below(m+1) -> shelf = shelf | bit(m)     /* it waits for an earlier one */
-		:: else ->
-			if
-			:: failed ->
+		:: inUse && shelf & keyOf(m) & below(m+1) -> shelf = shelf | bit(m); moves(1)     /* it waits for an earlier one */
+		:: failed ->            /* perhaps too often, in attempts before */
 #ifndef PASSES_WITHOUT_THE_SHELF
-				shelf = shelf | bit(m); inUse = true;
+			shelf = shelf | bit(m); inUse = true;
+			if :: true; moves(1) :: parked = parked | bit(m); moves(2) fi;
 #endif
-			:: !failed -> effect(m)
-			fi
+		:: !failed && !(inUse && shelf & keyOf(m) & below(m+1)) -> effect(m); moves(0)
 		fi;
 		pos = m + 1; moved = true;
-		law(SKIPPED, !(below(pos) & ~(done | shelf)))
+		law(SKIPPED, !(below(pos) & ~(done | shelf | dropped)))
 #ifdef NO_EPOCH
 	:: pos != at && pos == m + 1 -> moved = true            /* taken for its own commit, whose reply was lost */
 	:: pos != at && pos != m + 1 -> moved = false
@@ -99,7 +124,7 @@ receive: atomic {       /* up to two messages are received before they are handl
 		:: ahead == next && next == N && pos < N -> next = pos; ahead = pos; goto receive /* it reads again */
 		fi };
 	if
-	:: !opened -> atomic { epoch++; ep[me] = epoch; at = pos; opened = true;
+	:: !opened -> atomic { epoch++; opens; ep[me] = epoch; at = pos; opened = true;
 #ifdef FORGETS_THE_SHELF
 		inUse = false;
 #else
@@ -160,23 +185,35 @@ gone:	atomic { at = 0; ep[me] = 0; m = 0; next = 0; ahead = 0; inUse = false;
 		failed = false; moved = false; opened = false }
 }
 
+#define tryable(ms) (shelf & (ms) && !(parked & bit(first(shelf & (ms)))))
+
 proctype Worker() {
 end:	do
-	:: d_step { shelf & 3 -> effect(first(shelf & 3)); shelf = shelf & ~bit(first(shelf & 3)) }
-	:: d_step { shelf & 4 -> effect(2); shelf = shelf & ~4 }
+	:: d_step { tryable(3) -> effect(first(shelf & 3)); handles(first(shelf & 3)); shelf = shelf & ~bit(first(shelf & 3)) }
+	:: d_step { tryable(4) -> effect(2); handles(2); shelf = shelf & ~4 }
+	:: d_step { faults > 0 && tryable(3) -> faults--; parks(first(shelf & 3)); parked = parked | bit(first(shelf & 3)) }
+	:: d_step { faults > 0 && tryable(4) -> faults--; parks(2); parked = parked | 4 }
 	od
 }
 
-#ifdef SETS_BACK
+#define replay(m) :: d_step { parked & bit(m) -> parked = parked & ~bit(m); replays(m) }
+#define discard(m) :: d_step { discarding && shelf & bit(m) -> discarding = false; discards(m); \
+		dropped = dropped | bit(m); shelf = shelf & ~bit(m); parked = parked & ~bit(m) }
+
 proctype Person() {
-	d_step { pos > 0 && pos < N && shelf == 0 -> pos = 0; epoch++; done = 0 }
-}
-#endif
-
-proctype Watch() { timeout -> law(DRAINS, done == 7 && shelf == 0) }
-
-init { atomic { living = 2; run Consumer(1); run Consumer(2); run Worker();
 #ifdef SETS_BACK
-	run Person();
+	bool setting = true;
 #endif
-	run Watch() } }
+	bool discarding = true;
+end:	do
+#ifdef SETS_BACK
+	:: d_step { setting && pos > 0 && pos < N && shelf == 0 -> setting = false; setsBack; pos = 0; epoch++; done = 0; dropped = 0 }
+#endif
+	replay(0) replay(1) replay(2)
+	discard(0) discard(1) discard(2)
+	od
+}
+
+proctype Watch() { timeout -> law(DRAINS, (done | dropped) == 7 && shelf == 0) }
+
+init { atomic { living = 2; run Consumer(1); run Consumer(2); run Worker(); run Person(); run Watch() } }
