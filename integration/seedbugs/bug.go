@@ -28,8 +28,8 @@ func (t Test) String() string { return t.Package + " " + t.Run }
 
 // All lists the bugs by package.
 func All() []Bug {
-	return slices.Concat(rootBugs, smallBugs, commandBugs, vetBugs, consoleBugs, sqlBugs, sqlstoreBugs, pgstoreBugs, speculationBugs, manyBugs, asyncBugs, partitionBugs, inboxBugs, settleBugs, consumerBugs, outboxBugs,
-		reconcileBugs, listBugs, janitorBugs, retentionBugs, quotaBugs, casBugs, redisBugs, cosmosBugs, dynamoBugs, natsBugs, redisBrokerBugs, sqsBrokerBugs, pubsubBugs, eventHubsBugs, serviceBusBugs, storeBrokerBugs, brokerBugs, tieredBugs, tableBugs, webhookBugs, httpBugs)
+	return slices.Concat(rootBugs, smallBugs, commandBugs, vetBugs, consoleBugs, sqlBugs, sqlstoreBugs, pgstoreBugs, speculationBugs, manyBugs, asyncBugs, partitionBugs, inboxBugs, batchBugs, settleBugs, consumerBugs, outboxBugs,
+		reconcileBugs, listBugs, janitorBugs, retentionBugs, quotaBugs, casBugs, redisBugs, cosmosBugs, dynamoBugs, natsBugs, redisBrokerBugs, sqsBrokerBugs, pubsubBugs, eventHubsBugs, serviceBusBugs, storeBrokerBugs, carriedBugs, fleetBugs, brokerBugs, tieredBugs, tableBugs, webhookBugs, httpBugs, modelBugs)
 }
 
 // patch is the text of a file with the bug in it.

@@ -33,9 +33,16 @@ var consumerBugs = []Bug{
 	{
 		Name: "retired-positions-go-on", Why: "a retired consumer that is started again reads on from where it was, or a process that was paused does",
 		File: "store/sqlschema/consuming/statements.go",
-		Old:  "SET epoch = ABS(epoch) + 1, log_name = @log WHERE consumer_id = @who AND",
-		New:  "SET epoch = ABS(epoch) + 1 WHERE consumer_id = @who AND @log <> '' AND",
+		Old:  "CASE WHEN log_name = '' THEN log_name ELSE @log END",
+		New:  "CASE WHEN @log = '' THEN @log ELSE log_name END",
 		Test: onEngine(sqlite + "registry/retire-positions"),
+	},
+	{
+		Name: "retired-before-the-first-message", Why: "a consumer that is brought back passes over the first message of a partition, as nothing tells that it had handled none",
+		File: "store/memstore/registryedit.go",
+		Old:  `if p.Log != "" {`,
+		New:  `if p.Log != store.RetiredLog {`,
+		Test: Test{"./store/memstore", "^TestConformance$/^registry$/^retire-positions$"},
 	},
 	{
 		Name: "old-name-knows-of-no-other", Why: "under its old name, a consumer takes messages that it handled under the new one for new, once their keys have expired",

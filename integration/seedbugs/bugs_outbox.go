@@ -3,6 +3,14 @@ package seedbugs
 // outboxBugs are in the relay of an outbox.
 var outboxBugs = []Bug{
 	{
+		Name: "each-half-of-a-batch-is-an-attempt",
+		Why:  "in the second of two outages, a message of a large batch is stuck at once",
+		File: "outbox/round.go",
+		Old:  "if isInvalid || alone {",
+		New:  "if isInvalid || alone || len(batch) > 1 {",
+		Test: Test{"./outbox", "^TestABatchThatFailsIsOneAttemptOfEachMessage$"},
+	},
+	{
 		Name: "discard-overrules-others",
 		Why:  "what another person has parked meanwhile is discarded, under the reason of that person",
 		File: "outbox/admin.go",
@@ -431,5 +439,13 @@ var outboxBugs = []Bug{
 		Old:  `head.Reason = name.Reason`,
 		New:  `head.Attempts++; head.Reason = name.Reason`,
 		Test: Test{"./outbox", "^TestTheErrorOfAnOutageIsFound$"},
+	},
+	{
+		Name: "a-relay-ignores-what-people-park",
+		Why:  "a message that a person has parked is published",
+		File: "outbox/holds.go",
+		Old:  "	return o != nil && o.stuck > 0 && m.Seq >= o.stuck",
+		New:  "	return o != nil && o.stuck > 0 && m.Seq > o.stuck<<40",
+		Test: Test{"./outbox", "^TestAParkAppliesToAChunkThatIsBeingPublished$"},
 	},
 }

@@ -42,12 +42,4 @@ var reconcileBugs = []Bug{
 		New:  "	case now.Status == once.Parked:",
 		Test: Test{"./reconcile", "^TestWhatHasMovedOnIsNotResumed$"},
 	},
-	{
-		Name: "ages-of-lists-are-believed",
-		Why:  "a key is freed although the other system has forgotten it in the meantime",
-		File: "reconcile/sweep.go",
-		Old:  "		rec = now\n		after, err",
-		New:  "		after, err",
-		Test: Test{"./reconcile", "^TestAKeyThatRunsOutWhileItWaits$"},
-	},
 }

@@ -54,6 +54,14 @@ var smallBugs = []Bug{
 		Test: Test{"./internal/lease", "^TestKeepCancelsBeforeALeaseThatCannotBeExtendedEnds$"},
 	},
 	{
+		Name: "lease-extended-after-its-end",
+		Why:  "a process that was stopped works on under a lease that somebody may have found over",
+		File: "internal/lease/lease.go",
+		Old:  "case err == nil && time.Since(good) >= k.length:",
+		New:  "case false:",
+		Test: Test{"./internal/lease", "^TestALeaseThatEndedBeforeItsExtensionWasConfirmedIsLost$"},
+	},
+	{
 		Name: "lease-counted-from-the-reply",
 		Why:  "after a slow extension the owner assumes a lease that ends later than the real one",
 		File: "internal/lease/lease.go",

@@ -28,7 +28,8 @@ type CASRules struct {
 	Silent   bool          // a refused write does not tell what is stored
 	Rests    time.Duration // the longest between two deletions of what may go
 
-	ClaimFirst bool // see cas.Transactions
+	Patience   time.Duration // of its client, for each request; 0: it has none of its own
+	ClaimFirst bool          // see cas.Transactions
 
 	Lease time.Duration // that claims ask for
 }
@@ -40,6 +41,7 @@ type CAS struct {
 	rules  CASRules
 	world  *sim.World
 	leases leases
+	ages   ages
 
 	protocol *protocol
 	writing  sync.Mutex // held while rows are written, and laws are told
@@ -47,11 +49,17 @@ type CAS struct {
 	// Committed is called with the effects of each batch that was applied. It may be
 	// nil.
 	Committed func(effects []string)
+
+	// Freed is called when a process has been told that a key is free after an
+	// attempt, by a call that began at a time of the world, and when one has claimed
+	// it. It may be nil.
+	Freed func(key string, asked time.Duration)
 }
 
 // NewCAS returns an empty store.
 func NewCAS(w *sim.World, rules CASRules) *CAS {
-	s := &CAS{Table: memcas.New(), rules: rules, world: w, leases: leases{world: w, held: make(map[string]hold)}}
+	s := &CAS{Table: memcas.New(), rules: rules, world: w, leases: leases{world: w, held: make(map[string]hold)},
+		ages: ages{world: w, lives: make(map[string]*pastLife)}}
 	s.Silent, s.Largest = rules.Silent, rules.MaxBatch
 	go s.expire()
 	return s
@@ -78,6 +86,7 @@ func (s *CAS) exactly() cas.Now {
 // Link returns the store as a process sees it.
 func (s *CAS) Link(p *sim.Process) *CASLink {
 	e := &casEngine{CAS: s, p: p, calls: make(map[once.Key]span)}
+	e.rollbacks.trouble, e.rollbacks.unknown = make(map[once.Key]time.Time), make(map[[16]byte]bool)
 	e.clock.Ask = e.ask
 	options := once.Options{Logger: quiet}.Ready()
 	return &CASLink{cas.Transactions[*memcas.Batch]{Store: cas.New(e, &e.clock, options), Engine: e, ClaimFirst: s.rules.ClaimFirst}, e}
@@ -99,6 +108,7 @@ func (l *CASLink) Forget(ctx context.Context, _ int) (int, error) { return 0, ct
 
 // List returns all records that a query selects.
 func (l *CASLink) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
+	asked := time.Now()
 	now, err := l.engine.clock.Now(ctx)
 	if err != nil {
 		return once.RecordPage{}, err
@@ -107,6 +117,7 @@ func (l *CASLink) List(ctx context.Context, q once.RecordQuery) (once.RecordPage
 	var page once.RecordPage
 	for _, row := range rows {
 		if rec := row.Record(now); cas.Selects(q, rec, now) {
+			_, _ = l.told(rec, nil, asked)
 			page.Records = append(page.Records, rec)
 		}
 	}
@@ -133,6 +144,8 @@ type casEngine struct {
 	p     *sim.Process
 	clock cas.LearnedClock
 	width atomic.Int64 // nanoseconds: see within
+
+	rollbacks rollbacks
 
 	mu    sync.Mutex
 	calls map[once.Key]span // requests about a key, each as soon as the one before has ended
@@ -171,6 +184,11 @@ type response[T any] struct {
 // reach makes a request of the service, and learns its time from the response.
 func reach[T any](ctx context.Context, e *casEngine, c sim.Call, apply func(context.Context) (T, error)) (value T, err error) {
 	sent := time.Now()
+	if e.rules.Patience > 0 {
+		limited, cancel := context.WithTimeout(ctx, e.rules.Patience)
+		defer cancel()
+		ctx = limited
+	}
 	gateway := e.world.DrawNth(e.p.Name, "gateway", c.What)
 	astray := gateway.Chance(e.rules.Gateway)
 	r, err := sim.Cross(ctx, e.p, c, func(ctx context.Context) (r response[T], err error) {
@@ -218,24 +236,39 @@ func (e *casEngine) Put(ctx context.Context, row cas.Row, over string) (cas.Stor
 	began, ends := e.asks(row.Key)
 	defer ends()
 	c := sim.StoreWrite("Put", fmt.Sprintf("%s %s", sim.KeyText(row.Key), row.Status))
-	return reach(ctx, e, c, func(ctx context.Context) (cas.Stored, error) {
+	stored, err := reach(ctx, e, c, func(ctx context.Context) (cas.Stored, error) {
 		if n := len(row.Outcome.Body); e.rules.MaxValue > 0 && n > e.rules.MaxValue {
 			return cas.Stored{}, fmt.Errorf("%w: %d bytes", once.ErrOutcomeRefused, n)
 		}
 		e.writing.Lock()
 		defer e.writing.Unlock()
+		was := e.row(row.Key)
 		stored, err := e.Table.Put(ctx, row, over)
 		if err == nil {
-			e.wrote(row, over, began, sent)
+			e.wrote(row, was, began, sent)
 		}
 		return stored, err
 	})
+	e.rollbacks.wrote(row.Key, err)
+	return stored, err
 }
 
-// wrote tells the laws of a row that was sent at a time, in a call that began at
-// one.
-func (e *casEngine) wrote(row cas.Row, over string, began, sent time.Time) {
+// row returns what is stored of a key.
+func (s *CAS) row(k once.Key) cas.Stored {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	return s.Rows[k.UUID()]
+}
+
+// wrote tells the laws of a row that was written over another one. It was sent at a
+// time, in a call that began at one.
+func (e *casEngine) wrote(row cas.Row, was cas.Stored, began, sent time.Time) {
+	over := was.Version
+	if is := was.At(e.exactly()).Status; is == once.Absent && row.Status != once.Absent && e.Freed != nil {
+		e.Freed(sim.KeyText(row.Key), e.world.Now())
+	}
 	e.leases.wrote(e.p, row, began, e.rules.Lease)
+	e.ages.wrote(row, over, began, e.rules.Lease)
 	e.protocol.wroteRow(e, row, over, sent)
 }
 
@@ -269,7 +302,7 @@ func (e *casEngine) Commit(ctx context.Context, tx *memcas.Batch) error {
 		err := e.Table.Commit(ctx, tx)
 		if err == nil {
 			for _, c := range changes.All() {
-				e.wrote(c.Is, c.Was.Version, asked, asked)
+				e.wrote(c.Is, c.Was, asked, asked)
 			}
 		}
 		if err == nil && e.Committed != nil {

@@ -87,7 +87,7 @@ func (v *web[Tx]) serve(ctx context.Context, p *sim.Process, i int) error {
 		pay = http.TimeoutHandler(pay, time.Hour, "")
 	}
 	mux.Handle("POST /"+asks, httponce.Handler(l.store, anybody, pay,
-		&httponce.Options{Operation: asks, Policy: v.Policy, SettleTime: v.Settles, Lookup: (&handlers[Tx]{v, l}).lookup}))
+		&httponce.Options{Operation: asks, Policy: v.Policy, Key: byBody, SettleTime: v.Settles, Lookup: (&handlers[Tx]{v, l}).lookup}))
 	v.put(i, &server{p, ctx, mux})
 	<-ctx.Done()
 	v.put(i, nil)

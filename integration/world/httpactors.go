@@ -76,7 +76,7 @@ func (h *handlers[Tx]) pay(w http.ResponseWriter, r *http.Request) {
 func isNotDone(err error) bool { return errors.Is(err, sim.ErrDown) || errors.Is(err, errBusiness) }
 
 func (h *handlers[Tx]) lookup(ctx context.Context, key once.Key) (*httponce.Response, bool, error) {
-	a, found, err := h.keys.lookup(ctx, h.l.p, key)
+	a, found, err := h.keys.lookup(ctx, h.l.p, asks, key)
 	if !found {
 		return nil, false, err
 	}
@@ -159,8 +159,9 @@ func (v *web[Tx]) single(ctx context.Context, p *sim.Process, c *http.Client, ki
 // answer.
 func (v *web[Tx]) bare(ctx context.Context, p *sim.Process) {
 	d := v.Seed.Draw("pause before a bare request", p.Name)
+	kind := []string{inTx, asks}[d.Number(2)]
 	if sim.Sleep(ctx, d.Between(0, v.Length)) == nil {
-		v.repeat(ctx, p, &http.Client{Transport: &wire[Tx]{v, p}}, inTx, p.Name+"-bare", 1+d.Number(4))
+		v.repeat(ctx, p, &http.Client{Transport: &wire[Tx]{v, p}}, kind, p.Name+"-bare", 1+d.Number(4))
 	}
 }
 
@@ -169,6 +170,9 @@ func (v *web[Tx]) bare(ctx context.Context, p *sim.Process) {
 func (v *web[Tx]) repeat(ctx context.Context, p *sim.Process, c *http.Client, kind, id string, times int) {
 	e := &exchange{id: id}
 	req := v.request(context.WithValue(ctx, exchangeKey{}, e), kind, e.id)
+	if kind == inTx && v.CAS != nil && v.CAS.ClaimFirst { // nobody else finds out about a claim that was left
+		times = 1000
+	}
 	for range times {
 		req.Body, _ = req.GetBody() // of a string
 		if !v.sends(p, c, req, kind, e, false) {

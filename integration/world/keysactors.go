@@ -18,35 +18,53 @@ const (
 	honours = "honour" // at one that honours keys
 	parks   = "park"   // at one that does neither
 	inTx    = "order"  // in the database, after a step that can be asked
+
+	recalls = "task" // at a downstream that can be asked, for a while; its name ends as another one
 )
 
-var (
-	downstreams = []string{asks, honours, parks}
-	kindsOfWork = []string{asks, honours, parks, inTx}
-)
+// downstreams returns the kinds of work at a downstream.
+func (plan KeysPlan) downstreams() []string {
+	if plan.Recalls > 0 {
+		return []string{asks, honours, recalls}
+	}
+	return []string{asks, honours, parks}
+}
 
 // operation is how a process does work of a kind.
 func (k *keys[Tx]) operation(p *sim.Process, kind string) *once.Operation[Answer] {
 	op := &once.Operation[Answer]{Name: kind, Policy: k.Policy}
+	if k.Plain {
+		op.Codec = plainAnswers{}
+	}
 	switch kind {
-	case asks:
+	case asks, recalls:
 		op.SettleTime = k.Settles
-		op.Lookup = func(ctx context.Context, key once.Key) (Answer, bool, error) { return k.lookup(ctx, p, key) }
+		op.Lookup = func(ctx context.Context, key once.Key) (Answer, bool, error) { return k.lookup(ctx, p, kind, key) }
+		if kind == recalls {
+			op.KeyValidFor = k.Recalls
+		}
 	case honours:
 		op.OnUnknown, op.KeyValidFor = once.Resend, k.ValidFor
 	case parks:
 		op.OnUnknown = once.Park
+	case inTx:
+		op.Speculative = k.Speculative
 	}
 	return op
 }
 
-func (k *keys[Tx]) lookup(ctx context.Context, p *sim.Process, key once.Key) (a Answer, found bool, err error) {
-	k.book.judgeUnknown(sim.KeyText(key))
+func (k *keys[Tx]) lookup(ctx context.Context, p *sim.Process, kind string, key once.Key) (a Answer, found bool, err error) {
+	k.judgeAsked(key)
 	c := sim.Call{Links: []sim.Link{Downstream}, What: "Lookup", About: sim.KeyText(key), Faults: sim.ReadFault}
 	a, err = sim.Cross(ctx, p, c, func(context.Context) (a Answer, err error) {
 		a, found = k.book.find(sim.KeyText(key))
+		found = found && workOf(key) == kind && (kind != recalls || k.Now() < a.At+k.Recalls)
+		a.Words = " as it was looked up"
 		return a, nil
 	})
+	if d := k.DrawNth(p.Name, "waits for an answer", sim.KeyText(key)); k.LookupTakes > 0 && d.Chance(.3) {
+		err = errors.Join(err, sim.Sleep(ctx, d.Between(0, k.LookupTakes)))
+	}
 	switch {
 	case err != nil:
 		return Answer{}, false, err
@@ -70,9 +88,11 @@ func (k *keys[Tx]) caller(ctx context.Context, p *sim.Process) error {
 	k.book.works(program, true)
 	defer k.book.works(program, true) // its next life calls again
 	var all sync.WaitGroup
-	for _, kind := range kindsOfWork {
+	for _, kind := range append(k.downstreams(), inTx) {
 		for n := range k.Keys {
-			all.Go(func() { l.rounds(ctx, kind, fmt.Sprintf("k%d", n+1)) })
+			id := fmt.Sprintf("k%d", n+1)
+			all.Go(func() { l.rounds(ctx, kind, id) })
+			all.Go(func() { l.strays(ctx, kind, id) })
 		}
 	}
 	all.Wait()
@@ -85,12 +105,7 @@ func (k *keys[Tx]) caller(ctx context.Context, p *sim.Process) error {
 
 func (l *life[Tx]) rounds(ctx context.Context, kind, id string) {
 	for n := range l.Rounds {
-		d := l.Seed.Draw("pause before", l.p.Name, kind, id).Nth(n)
-		longest := l.Length / time.Duration(l.Rounds)
-		if l.Now() > l.Length {
-			longest = time.Second
-		}
-		if sim.Sleep(ctx, d.Between(0, longest)) != nil {
+		if sim.Sleep(ctx, l.pause(kind, id, n)) != nil || l.book.isAbandoned(kind+"/"+id) {
 			return
 		}
 		l.untilAnswered(ctx, kind, id)
@@ -98,6 +113,16 @@ func (l *life[Tx]) rounds(ctx context.Context, kind, id string) {
 			return
 		}
 	}
+}
+
+// pause returns the time before a round.
+func (l *life[Tx]) pause(kind, id string, n int) time.Duration {
+	d := l.Seed.Draw("pause before", l.p.Name, kind, id).Nth(n)
+	longest := l.Length / time.Duration(l.Rounds)
+	if l.Now() > l.Length {
+		longest = time.Second
+	}
+	return d.Between(0, longest)
 }
 
 // untilAnswered calls until there is an answer, as long as MayRetry says that this
@@ -108,12 +133,18 @@ func (l *life[Tx]) untilAnswered(ctx context.Context, kind, id string) {
 		d := l.DrawNth(l.p.Name, "calls", key)
 		limited, cancel := ctx, context.CancelFunc(func() {})
 		switch {
+		case l.Hasty > 0 && d.Chance(l.Hasty):
+			limited, cancel = context.WithTimeout(ctx, d.Between(time.Second, 8*time.Second))
 		case d.Chance(.2): // some callers have little time
 			limited, cancel = context.WithTimeout(ctx, d.Between(time.Second, 20*time.Second))
 		case d.Chance(.1): // and some leave at once
 			limited, cancel = context.WithTimeout(ctx, d.Between(time.Millisecond, 30*time.Millisecond))
 		}
+		began := l.Now()
 		answer, err := l.call(limited, kind, id, id)
+		if limited.Err() != nil {
+			l.book.leaves(key)
+		}
 		cancel()
 		if l.p.IsDead() || ctx.Err() != nil {
 			return
@@ -124,17 +155,20 @@ func (l *life[Tx]) untilAnswered(ctx context.Context, kind, id string) {
 		}
 		if err == nil || errors.Is(err, once.ErrRejected) && !errors.Is(err, once.ErrOutcomeUnavailable) {
 			l.book.answered(kind, key, answer, err)
-			l.Tell(sim.Line{Who: l.p.Name, What: "is told", About: key, Note: answer.Text})
-			l.mistake(ctx, kind, id)
+			l.judgeRecorded(once.Key{Operation: kind, ID: id}, answer)
+			l.Tell(sim.Line{Who: l.p.Name, What: "is told", About: key, Note: answer.Text + answer.Words})
+			if after := l.DrawNth(l.p.Name, "has its answer", key); after.Chance(.2) {
+				l.mistake(ctx, kind, id)
+			}
 			return
 		}
 		l.Tell(sim.Line{Who: l.p.Name, What: "is told", About: key, Note: sim.FirstLine(err)})
-		after, again := l.book.failed(kind, key, err)
+		after, again := l.book.failed(kind, key, began, err)
 		pause := d.Between(100*time.Millisecond, 2*time.Second)
 		if d.Chance(.5) {
 			pause = d.Between(time.Millisecond, 50*time.Millisecond)
 		}
-		if !again || sim.Sleep(ctx, after+pause) != nil {
+		if !again || l.givesUp(ctx, kind, key) || sim.Sleep(ctx, after+pause) != nil {
 			return
 		}
 	}
@@ -153,13 +187,22 @@ func (l *life[Tx]) call(ctx context.Context, kind, id, input string) (_ Answer, 
 }
 
 func (l *life[Tx]) do(ctx context.Context, kind, id, input string) (Answer, error) {
-	work := l.operation(l.p, kind).For(id).Input([]byte(input))
-	s := l.store
+	work := l.operation(l.p, kind).For(id)
+	if input != "" {
+		work = work.Input([]byte(input))
+	}
+	s, began := l.store, l.Now()
 	begins := l.DrawNth(l.p.Name, "begins anew", kind+"/"+id)
 	if begins.Chance(l.Fleeting) {
 		s = l.shop.open(l.p)
 	}
-	if kind != inTx {
+	if l.CAS == nil && begins.Chance(.2) { // it probably is a duplicate
+		work = work.Redelivered()
+	}
+	switch {
+	case kind == honours && begins.Chance(l.Moved):
+		return l.transact(ctx, s, work)
+	case kind != inTx:
 		return once.Do(ctx, s, work, l.effect)
 	}
 	step := l.operation(l.p, asks).Under(work.Key())
@@ -167,8 +210,13 @@ func (l *life[Tx]) do(ctx context.Context, kind, id, input string) (Answer, erro
 		if _, again := once.MayRetry(err); again {
 			return Answer{}, err
 		}
-		l.book.failed(asks, sim.KeyText(step.Key()), err) // it is done, and its answer is gone
+		l.book.failed(asks, sim.KeyText(step.Key()), began, err) // it is done, and its answer is gone
 	}
+	return l.transact(ctx, s, work)
+}
+
+// transact does work in the database.
+func (l *life[Tx]) transact(ctx context.Context, s once.TxStore[Tx], work once.Work[Answer]) (Answer, error) {
 	var runs []Answer
 	a, err := once.DoTx(ctx, s, work, func(ctx context.Context, tx Tx) (Answer, error) {
 		a, err := l.row(ctx, tx, work.Key())
@@ -179,22 +227,6 @@ func (l *life[Tx]) do(ctx context.Context, kind, id, input string) (Answer, erro
 		l.book.toldFailed(sim.KeyText(work.Key()), runs, err)
 	}
 	return a, err
-}
-
-// mistake calls an answered key with another input, which must not get its
-// answer. A key that may be forgotten would be a new one.
-func (l *life[Tx]) mistake(ctx context.Context, kind, id string) {
-	d := l.DrawNth(l.p.Name, "makes a mistake", kind+"/"+id)
-	if !d.Chance(.2) || l.Policy.KeepKey < time.Hour {
-		return
-	}
-	answer, err := l.call(ctx, kind, id, id+" and more")
-	if l.p.IsDead() {
-		return
-	}
-	if err == nil || errors.Is(err, once.ErrRejected) || errors.Is(err, once.ErrExpired) {
-		l.Broke(OneAnswer, kind+"/"+id, "a call with another input was told %q, %v", answer.Text, err)
-	}
 }
 
 // row is work in the database.
@@ -216,9 +248,12 @@ func (l *life[Tx]) row(ctx context.Context, tx Tx, key once.Key) (Answer, error)
 
 // effect is work at a downstream.
 func (l *life[Tx]) effect(ctx context.Context, key once.Key) (Answer, error) {
-	isKnown, ends := false, l.book.begins(sim.KeyText(key), l.p)
+	claim, _ := once.ClaimFrom(ctx)
+	isKnown, ends := false, l.book.begins(sim.KeyText(key), claim.Attempt, l.p)
 	defer func() { ends(isKnown) }()
+	defer l.holds(ctx)()
 	if err := l.business(ctx, sim.KeyText(key)); err != nil {
+		isKnown = frees(key)
 		return Answer{}, once.NotDone(err) // that it did nothing does not clear an attempt before
 	}
 	kind := workOf(key)
@@ -231,12 +266,17 @@ func (l *life[Tx]) effect(ctx context.Context, key once.Key) (Answer, error) {
 	isKnown = err == nil
 	switch {
 	case errors.Is(err, sim.ErrDown):
+		isKnown = frees(key)
 		return Answer{}, once.NotDone(err)
 	case err == nil && a.Refused:
 		return a, once.ErrRejected
 	}
 	return a, err
 }
+
+// frees reports whether an attempt that did nothing frees its key: none that may have
+// happened was before it.
+func frees(k once.Key) bool { return workOf(k) != honours }
 
 // business takes its time, and fails if it is to.
 func (l *life[Tx]) business(ctx context.Context, key string) error {
@@ -266,10 +306,19 @@ func (l *life[Tx]) mayPanic(when string) {
 func (k *keys[Tx]) person(ctx context.Context, p *sim.Process) error {
 	s := k.shop.open(p)
 	lister, _ := once.As[once.Lister](s)
-	since := make(map[string]time.Time)
+	since, first := make(map[string]time.Time), make(map[string]once.Record)
 	for {
 		d := k.DrawNth(p.Name, "looks", "")
-		if sim.Sleep(ctx, d.Between(time.Second, 15*time.Second)) != nil {
+		wait := d.Between(time.Second, 15*time.Second)
+		if d.Chance(.5) { // at what told the others, too
+			const every = 10 * time.Second
+			wait = every - k.Now()%every + d.Between(0, 20*time.Millisecond)
+		}
+		if sim.Sleep(ctx, wait) != nil {
+			return nil
+		}
+		if k.done.Load() {
+			<-ctx.Done()
 			return nil
 		}
 		page, err := lister.List(ctx, once.RecordQuery{Status: []once.Status{once.Parked, once.Unknown}})
@@ -277,13 +326,14 @@ func (k *keys[Tx]) person(ctx context.Context, p *sim.Process) error {
 			continue
 		}
 		for _, r := range page.Records {
-			seen := fmt.Sprint(sim.KeyText(r.Key), r.Attempt)
+			seen := fmt.Sprint(sim.KeyText(r.Key), r.Attempt, r.Created.UnixNano()) // attempts are counted anew when a key was forgotten
 			if since[seen].IsZero() {
-				since[seen] = time.Now()
+				since[seen], first[seen] = time.Now(), r
 			}
 			wait := k.Settles
 			if r.Status == once.Unknown {
 				if wait += nobodyCalls; workOf(r.Key) != honours {
+					k.asks(ctx, p, s, first[seen])
 					continue // callers and the reconciler ask
 				}
 			}
@@ -303,15 +353,19 @@ func workOf(k once.Key) string { return k.Operation[strings.LastIndexByte(k.Oper
 
 func (k *keys[Tx]) decide(ctx context.Context, p *sim.Process, s once.Store, r once.Record) {
 	key, kind := sim.KeyText(r.Key), workOf(r.Key)
-	k.book.judgeUnknown(key)
+	k.judgeAsked(r.Key)
 	a, happened := k.book.find(key)
+	if k.CAS == nil && k.Now()-a.At > time.Since(r.Created) { // of a time that was forgotten
+		happened = false
+	}
 	var err error
 	if happened {
+		a.Words = " as " + p.Name + " found it"
 		var out once.Outcome
 		if out, err = k.operation(p, kind).Outcome(a); err == nil {
 			out.Rejected = a.Refused
 			err = once.MarkDone(ctx, s, r, out, p.Name+" found it")
-			if errors.Is(err, once.ErrOutcomeRefused) {
+			if errors.Is(err, once.ErrOutcomeRefused) || errors.Is(err, once.ErrOutcomeTooLarge) {
 				err = once.MarkDone(ctx, s, r, once.Outcome{Rejected: a.Refused, Omitted: true}, p.Name+" found it, and its answer is too large")
 			}
 		}
@@ -319,5 +373,5 @@ func (k *keys[Tx]) decide(ctx context.Context, p *sim.Process, s once.Store, r o
 		err = once.MarkNotDone(ctx, s, r, p.Name+" did not find it")
 	}
 	k.Tell(sim.Line{Who: p.Name, What: "decides", About: key, Note: fmt.Sprintf("happened: %t, and is told: %s", happened, sim.Outcome(err))})
-	k.book.decides(r, p.Name, err)
+	k.book.decides(r, k.shop.record(r.Key).Attempt, p.Name, err)
 }

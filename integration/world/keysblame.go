@@ -3,11 +3,13 @@ package world
 import (
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/sim"
 )
 
 // attempt is what its process knows of an attempt of work at a downstream.
 type attempt struct {
+	number  int64 // of its claim
 	by      *sim.Process
 	began   time.Duration
 	ended   time.Duration // 0: it has not
@@ -16,8 +18,8 @@ type attempt struct {
 
 // begins is told of each attempt that begins at a downstream. ends is called when it
 // has ended.
-func (b *book) begins(key string, by *sim.Process) (ends func(isKnown bool)) {
-	a := &attempt{by: by, began: b.Now()}
+func (b *book) begins(key string, number int64, by *sim.Process) (ends func(isKnown bool)) {
+	a := &attempt{number: number, by: by, began: b.Now()}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	d := b.of(key)
@@ -29,10 +31,18 @@ func (b *book) begins(key string, by *sim.Process) (ends func(isKnown bool)) {
 	}
 }
 
+// judgeAsked is called when somebody is about to find out what happened. The record
+// may be another one by now, if a reply was slow.
+func (k *keys[Tx]) judgeAsked(key once.Key) {
+	if is := k.shop.record(key); is.Status == once.Unknown || is.Status == once.Parked {
+		k.book.judgeUnknown(sim.KeyText(key), is.Attempt)
+	}
+}
+
 // judgeUnknown is called when somebody is asked whether work has happened. That
 // needs a reason: an attempt whose end its process does not know, or could not
 // record.
-func (b *book) judgeUnknown(key string) {
+func (b *book) judgeUnknown(key string, number int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.CAS != nil || b.Policy.Lease < longLease || b.HasStalled() {
@@ -44,6 +54,10 @@ func (b *book) judgeUnknown(key string) {
 		return
 	}
 	last := d.attempts[len(d.attempts)-1]
+	if last.number < number {
+		b.judgeNeverBegun(key)
+		return
+	}
 	for _, a := range d.attempts {
 		if a.ended == 0 && !a.by.IsDead() || a.ended > last.ended {
 			return // attempts overlap: that is for others to judge
@@ -58,17 +72,20 @@ func (b *book) judgeUnknown(key string) {
 	}
 }
 
-const longLease = 30 * time.Second
+const (
+	longLease    = 30 * time.Second
+	claimsArrive = sim.Latest + 5*time.Second // or never
+)
 
 // lost returns how long calls of the store about a key may have been repeated in
 // vain since a time.
 func (b *book) lost(key string, since time.Duration) (sum time.Duration) {
 	for _, l := range b.CallsAbout(key) {
 		switch {
-		case l.At < since, l.What == "Effect", l.What == "Lookup":
-		case l.What == "Claim" && l.Fault == sim.Late: // it may arrive when the key is forgotten
+		case isSlowClaim(l) && l.At+claimsArrive > since:
 			sum += longLease
-		case l.Fault == sim.Hang, l.Fault == sim.Late:
+		case l.At < since, l.What == "Effect", l.What == "Lookup":
+		case l.Fault == sim.Hang, l.Fault == sim.Late, l.Fault == sim.Slow:
 			sum += 6 * time.Second
 		case l.Fault != sim.NoFault:
 			sum += time.Second
@@ -77,14 +94,28 @@ func (b *book) lost(key string, since time.Duration) (sum time.Duration) {
 	return sum
 }
 
+// isSlowClaim reports whether a claim may be left behind: it arrives when its key is
+// forgotten, or free, or its caller has gone, who has a second to give it back.
+func isSlowClaim(l sim.Line) bool {
+	return l.What == "Claim" && (l.Fault == sim.Late || l.Fault == sim.Slow)
+}
+
 // judgeNeverBegun judges a key whose work never began. A caller who gives up gives
 // its claim back, if the store answers the last of its calls.
 func (b *book) judgeNeverBegun(key string) {
 	claims := make(map[string]sim.FaultKind) // what went wrong with the last one, by its process
+	lost := make(map[string]time.Duration)   // when something went wrong with one
 	for _, l := range b.CallsAbout(key) {
 		switch {
-		case l.What == "Claim" && l.Fault != sim.Late && l.Fault != sim.Hang:
+		case l.What == sim.InFlight && (b.of(key).left || l.Note == sim.ForLong):
+			return // as the one that was to give it back may meet it
+		case l.What == "Claim" && l.Fault != sim.Hang && !isSlowClaim(l):
 			claims[l.Who] = l.Fault
+			if at, before := lost[l.Who]; l.Fault != sim.NoFault && before && l.At-at < 2*time.Second {
+				return // the one that was to give it back
+			} else if l.Fault != sim.NoFault {
+				lost[l.Who] = l.At
+			}
 		case l.Fault != sim.NoFault:
 			return
 		}
@@ -99,9 +130,10 @@ func (b *book) judgeNeverBegun(key string) {
 	}
 }
 
-// hearsOfOutages is told when a link goes down or comes back.
+// hearsOfOutages is told when a link goes down or comes back: that of the store, or
+// of a process.
 func (b *book) hearsOfOutages(link sim.Link, _ bool) {
-	if link == sim.StoreName {
+	if link != Downstream && link != Network {
 		b.outage.Store(int64(b.Now()) + 1)
 	}
 }

@@ -18,15 +18,20 @@ type Answer struct {
 	Text    string
 	At      time.Duration // when it happened, or its work ran: a commit may arrive later, and KeepKey counts from when it was sent
 	Refused bool
+	Words   string `json:",omitempty"` // of whoever found out, which are others than those of the work
 	Filler  string `json:",omitempty"`
 }
 
 // deed is what is known of a key.
 type deed struct {
-	effects []Answer            // as they happened
+	effects []Answer            // as they happened, at a downstream or in the database
+	rows    []Answer            // of work that is moved, in the database
 	seen    []heard             // by callers
 	decided map[[16]byte]string // claims, by whom
 	touched bool                // by a person
+	strayed bool                // it was called with another input
+	given   bool                // nobody calls it any more
+	left    bool                // a caller has left before it had an answer
 
 	attempts []*attempt // at a downstream, as they began
 }
@@ -111,18 +116,37 @@ func (b *book) arrives(kind, key string) Answer {
 		return d.effects[n-1]
 	}
 	a := b.makes(key, len(d.effects)+1)
-	b.happens(key, d, a, b.Settles)
+	b.happens(key, &d.effects, a, b.Settles)
 	return a
 }
 
 // happens judges an effect. The one before may have arrived late, after a Lookup
 // that found an effect of a time that was forgotten.
-func (b *book) happens(key string, d *deed, a Answer, late time.Duration) {
-	if n := len(d.effects); n > 0 && a.At < d.effects[n-1].At+b.Policy.KeepKey-late {
+func (b *book) happens(key string, before *[]Answer, a Answer, late time.Duration) {
+	if n := len(*before); n > 0 && a.At < (*before)[n-1].At+b.Policy.KeepKey-late {
 		b.Broke(EffectOnce, key, "happened again %v after the time before, and KeepKey is %v",
-			(a.At - d.effects[n-1].At).Round(time.Millisecond), b.Policy.KeepKey)
+			(a.At - (*before)[n-1].At).Round(time.Millisecond), b.Policy.KeepKey)
 	}
-	d.effects = append(d.effects, a)
+	*before = append(*before, a)
+}
+
+// has reports whether an answer is that of what happened.
+func (d *deed) has(a Answer) bool {
+	is := func(other Answer) bool { return other.Text == a.Text }
+	return slices.ContainsFunc(d.effects, is) || slices.ContainsFunc(d.rows, is)
+}
+
+// judgeFree is called when a process has been told that a key is free, after an
+// attempt. What has happened is remembered, or its outcome is unknown. It may be late,
+// as in happens.
+func (b *book) judgeFree(key string, asked time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, a := range slices.Concat(b.of(key).effects, b.of(key).rows) {
+		if a.At < asked && asked < a.At+b.Policy.KeepKey-b.Settles {
+			b.Broke(Remembered, key, "is told to be free, and %s happened %v before", a.Text, asked-a.At)
+		}
+	}
 }
 
 // find returns what a downstream that can be asked knows.
@@ -141,6 +165,9 @@ func (b *book) tries(key string) Answer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a := b.makes(key, n)
+	if strings.HasPrefix(key, honours) { // it is moved
+		a.Text, a.Refused = a.Text+"-row", false
+	}
 	b.runs[a.Text] = tried{key: key, answer: a}
 	return a
 }
@@ -160,7 +187,7 @@ func (b *book) toldFailed(key string, runs []Answer, err error) {
 		run := b.runs[a.Text]
 		run.failed = err
 		b.runs[a.Text] = run
-		if slices.ContainsFunc(b.of(key).effects, func(e Answer) bool { return e.Text == a.Text }) {
+		if b.of(key).has(a) {
 			b.Broke(MayRetry, key, "%s is committed, and its caller was told: %v", a.Text, err)
 		}
 	}
@@ -175,7 +202,15 @@ func (b *book) committed(rows []string) {
 		if run.failed != nil {
 			b.Broke(MayRetry, run.key, "%s is committed, and its caller was told: %v", row, run.failed)
 		}
-		b.happens(run.key, b.of(run.key), run.answer, 0)
+		late := time.Duration(0)
+		if b.Speculative { // the work may have run when the key was not yet forgotten
+			late = b.Now() - run.answer.At
+		}
+		to := &b.of(run.key).effects
+		if strings.HasPrefix(run.key, honours) {
+			to = &b.of(run.key).rows
+		}
+		b.happens(run.key, to, run.answer, late)
 	}
 }
 
@@ -188,19 +223,25 @@ func (b *book) answered(kind, key string, a Answer, err error) {
 	if refused != a.Refused {
 		b.Broke(OneAnswer, key, "%s was refused: %t, and a caller was told: %t", a.Text, a.Refused, refused)
 	}
-	happened := slices.ContainsFunc(d.effects, func(e Answer) bool { return e.Text == a.Text })
+	happened := d.has(a)
 	if wanted := kind != inTx || !refused; happened != wanted {
 		b.Broke(OneAnswer, key, "a caller was told %q, which happened: %t, want %t", a.Text, happened, wanted)
 	}
 	known := false
 	for _, other := range d.seen {
-		if other.Text == a.Text {
+		if other.Text == a.Text && other.Words == a.Words {
 			known = true
 			continue
 		}
-		// A refusal may be recorded, and told, when another answer has been forgotten.
-		if keep := b.Policy.KeepKey; b.Now() < other.At+keep && other.at < a.At+keep {
-			b.Broke(OneAnswer, key, "callers were told %q and %q, which happened %v apart", other.Text, a.Text, max(a.At-other.At, other.At-a.At))
+		// A refusal may be recorded, and told, when another answer has been forgotten. An
+		// outcome that has expired cannot be compared.
+		keep := b.Policy.KeepKey
+		if other.Text == a.Text {
+			keep = b.Policy.KeepOutcome
+		}
+		if b.Now() < other.At+keep && other.at < a.At+keep {
+			b.Broke(OneAnswer, key, "callers were told %q and %q, which happened %v apart", other.Text+other.Words, a.Text+a.Words,
+				max(a.At-other.At, other.At-a.At))
 			return
 		}
 	}
@@ -231,9 +272,9 @@ func (b *book) answeredText(kind, key, text string, refused bool) {
 	b.answered(kind, key, a, err)
 }
 
-// failed judges an error that a caller got. It reports whether the caller is to
-// call again, and after how long.
-func (b *book) failed(kind, key string, err error) (after time.Duration, again bool) {
+// failed judges an error of a call that began at a time. It reports whether the
+// caller is to call again, and after how long.
+func (b *book) failed(kind, key string, began time.Duration, err error) (after time.Duration, again bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	after, again = once.MayRetry(err)
@@ -246,19 +287,28 @@ func (b *book) failed(kind, key string, err error) (after time.Duration, again b
 	d := b.of(key)
 	wrong := ""
 	switch {
+	case errors.Is(err, once.ErrMismatch) && d.strayed:
+		return time.Second, !b.IsCalm() // the other one finds its mistake, and does nothing, or the key stays its own
 	case errors.Is(err, once.ErrParked):
 		after, again = 5*time.Second, true // when a person has decided
 		if kind == asks || kind == inTx || kind == honours && b.ValidFor == 0 {
 			wrong = "this work is never parked"
 		}
 	case errors.Is(err, once.ErrExpired):
-		young := func(a heard) bool { return b.Now() < a.At+b.Policy.KeepOutcome }
+		young := func(a heard) bool { return a.at <= began && b.Now() < a.At+b.Policy.KeepOutcome }
 		if slices.ContainsFunc(d.seen, young) {
 			wrong = "its answer is younger than KeepOutcome"
 		}
 	case errors.Is(err, once.ErrOutcomeUnavailable):
-		if _, large := b.Trait("large "+key, b.Large); !large || len(d.effects) == 0 {
+		switch _, large := b.Trait("large "+key, b.Large); {
+		case !large || len(d.effects) == 0:
 			wrong = "its answer is small, or it did not happen"
+		case kind == inTx && b.CAS == nil:
+			wrong = "no transaction with an answer over the limit is committed"
+		}
+	case errors.Is(err, once.ErrOutcomeTooLarge):
+		if _, large := b.Trait("large "+key, b.Large); !large || kind != inTx {
+			wrong = "its answer is small, or it is in no transaction"
 		}
 	default:
 		wrong = "nothing that happened here is final"
@@ -270,7 +320,7 @@ func (b *book) failed(kind, key string, err error) (after time.Duration, again b
 }
 
 // decides is told of each decision of a person, and of what the person was told.
-func (b *book) decides(r once.Record, who string, err error) {
+func (b *book) decides(r once.Record, now int64, who string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := sim.KeyText(r.Key)
@@ -280,6 +330,7 @@ func (b *book) decides(r once.Record, who string, err error) {
 	case errors.Is(err, once.ErrInvalid), errors.Is(err, once.ErrCorrupt):
 		b.Broke(Decision, key, "a person cannot decide: %v", err)
 	case err == nil && d.decided[r.Owner] == who: // of the same decision, after an old list
+	case err == nil && d.decided[r.Owner] != "" && now != r.Attempt: // nothing tells who decided, as another one has begun
 	case err == nil && d.decided[r.Owner] != "":
 		b.Broke(Decision, key, "%s and %s were both told that they have decided about attempt %d", d.decided[r.Owner], who, r.Attempt)
 	case err == nil:

@@ -28,6 +28,36 @@ func keysSettings(seed sim.Seed) sim.Settings {
 	return s
 }
 
+// keysSlowSettings are keysSettings in which replies may be slow: whoever waits for
+// them knows less of the time than it seems.
+func keysSlowSettings(seed sim.Seed) sim.Settings {
+	s, d := keysSettings(seed), seed.Draw("slow replies")
+	s.Chances.Slow, s.Open = []float64{0, 0, .03, .15}[d.Number(4)], d.Some(.7)
+	if at, own := s.At[Downstream]; own {
+		at.Slow = d.Some(.1)
+		s.At[Downstream] = at
+	}
+	for _, link := range []sim.Link{sim.HostLink("caller1"), sim.HostLink("reconciler"), sim.WayLink("caller1"), sim.WayLink("caller2")} {
+		if d.Chance(.2) {
+			longest := []time.Duration{10 * time.Second, time.Minute}[d.Number(2)]
+			s.Outages = append(s.Outages, sim.Outage{Link: link, Times: 1 + d.Number(3), Longest: longest})
+		}
+	}
+	return s
+}
+
+// memoryPlan is a world of keys on the store in memory.
+func memoryPlan(seed sim.Seed) KeysPlan {
+	d, p := seed.Draw("plan of a store in memory"), keysPlan(seed)
+	p.Large, p.Limit, p.Plain = d.Some(.2), 500, d.Chance(.5)
+	p.Stray, p.Abandoned = d.Some(.15), d.Some(.3)
+	if d.Chance(.4) {
+		p.Recalls = d.Between(10*time.Second, time.Minute)
+	}
+	p.Resumes, p.Pace = d.Chance(.3), d.Some(.03)
+	return p
+}
+
 func keysPlan(seed sim.Seed) KeysPlan {
 	d := seed.Draw("plan of keys")
 	p := KeysPlan{Keys: []int{2, 3, 6}[d.Number(3)], Processes: 2 + d.Number(2), Rounds: 1 + d.Number(3), Persons: 1 + d.Number(2),
@@ -50,6 +80,26 @@ func keysPlan(seed sim.Seed) KeysPlan {
 	return p
 }
 
+func casSettings(seed sim.Seed) sim.Settings {
+	s := keysSettings(seed)
+	d := seed.Draw("settings of an engine")
+	if isFar(seed) {
+		if s.At == nil {
+			s.At = make(map[sim.Link]sim.Chances)
+		}
+		s.At[sim.StoreName] = sim.Chances{Before: d.Some(.1), After: d.Some(.1), Late: .3}
+		s.At[Downstream] = sim.Chances{After: .3, Late: .2}
+	}
+	return s
+}
+
+// isFar reports whether an engine is far away, or throttles: its client often gives
+// up on what arrives later.
+func isFar(seed sim.Seed) bool {
+	d := seed.Draw("how far the engine is")
+	return d.Chance(.3)
+}
+
 func casPlan(seed sim.Seed) KeysPlan {
 	d, p := seed.Draw("plan of an engine"), keysPlan(seed)
 	p.CAS = &CASRules{Ahead: d.Between(-time.Hour, time.Hour), Gateway: d.Some(.03), Silent: d.Chance(.3), MaxValue: 500,
@@ -57,6 +107,20 @@ func casPlan(seed sim.Seed) KeysPlan {
 	p.CAS.Lease = p.Policy.Lease
 	p.CAS.Astray = p.CAS.Ahead + time.Duration(1-2*d.Number(2))*time.Hour
 	p.Large, p.Fleeting = d.Some(.2), []float64{0, .5, 1}[d.Number(3)]
+	p.CAS.Patience, p.Speculative = []time.Duration{0, time.Second, 5 * time.Second}[d.Number(3)], d.Chance(.2)
+	if d.Chance(.3) {
+		p.LookupTakes = time.Minute
+	}
+	if p.Policy.KeepKey < time.Hour { // not much longer than a call is under way
+		p.Policy.KeepOutcome, p.Policy.KeepKey = d.Between(5*time.Second, 20*time.Second), d.Between(25*time.Second, time.Minute)
+	}
+	if d.Chance(.4) {
+		p.Moved, p.CAS.ClaimFirst = .5, d.Chance(.5)
+	}
+	if isFar(seed) && d.Chance(.5) { // a lease is over before a client gives up, and callers wait for no longer
+		p.Hasty, p.Moved, p.ValidFor, p.CAS.ClaimFirst = .6, .5, 0, true
+		p.CAS.Patience, p.Policy.Lease, p.CAS.Lease = 5*time.Second, 2*time.Second, 2*time.Second
+	}
 	if p.CAS.ClaimFirst { // such claims are not extended
 		p.Slowest = p.Policy.Lease / 2
 	}

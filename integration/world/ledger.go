@@ -15,15 +15,28 @@ type letter struct {
 	id, topic string
 	key       string
 	before    *letter // the message of its ordering key that was put before
+	cause     cause   // whose handling puts it, if it is not that of a producer
+	next      []*letter
+	seq       int64 // with which it was published
+	lost      bool  // a replica took over that lacks its transaction
 
 	isPut     bool
-	discarded bool // by a person, in the outbox
-	published int  // how often
-	refused   int  // attempts to publish it that failed while nothing was down
+	discarded int                  // decisions of people to give it up in the outbox, which have or may have taken effect
+	published int                  // how often
+	told      map[string]time.Time // when processes heard that it was published
+	decided   bool                 // a person has decided about it in the outbox, or it was stuck
+	invalid   bool                 // the broker has refused it as invalid
+	stored    int                  // records of it at the broker, at most
+	refused   int                  // attempts to publish it that failed while nothing was down
+	putAt     time.Time            // when it was put
+	besideAt  time.Time            // see refusedAtOnset
 	at        map[string]*handling
-	parked    bool // by a person, in the outbox
+	givenUp   int  // the value of releases when a person was told so; 0: nobody was
+	parkedBy  int  // the same of parks
+	parked    bool // by a person, in the outbox, or stuck
 	parkedAt  time.Duration
-	releases  int  // that persons have begun
+	releases  int  // that persons have begun, and 1
+	releasing int  // those of them that may still take effect
 	disorder  bool // the publish order of it was judged
 }
 
@@ -31,20 +44,29 @@ type letter struct {
 type handling struct {
 	tries
 	done      int
-	own       int       // attempts that its handler failed
-	failedAt  time.Time // the last of these
-	discarded bool
-	disorder  bool // the handle order of it was judged
+	lost      bool        // a replica took over that may lack what became of it
+	again     bool        // it was handled since
+	own       int         // attempts that its handler failed
+	failedAt  time.Time   // the last of these
+	ends      []time.Time // when its handler failed
+	discarded int         // the same here
+	replayed  bool        // a person had it tried again
+	success   *success    // the last attempt whose handler has succeeded
+	givenUp   bool        // a person was told that it was discarded while it waited
+	disorder  bool        // the handle order of it was judged
 }
 
 // tries are the attempts at a message since a person last had it tried again.
 type tries struct {
-	failed  int       // began and did not succeed, while nothing was down
-	excused int       // failed while something was down
-	killed  int       // their process was killed
-	proven  int       // their handler failed, and others had got through since it did before
-	deadly  int       // the message ended their process
-	began   time.Time // the first one that failed; zero: none has
+	failed    int       // began and did not succeed, while nothing was down
+	excused   int       // failed while something was down
+	killed    int       // their process was killed
+	proven    int       // their handler failed, and others had got through since it did before
+	deadly    int       // the message ended their process
+	began     time.Time // the first one that failed; zero: none has
+	unended   unended   // of a deadly one
+	failedIn  string    // the process in which a deadly one last failed
+	uncounted int       // processes that it ended after it had failed in them
 }
 
 // ledger is what the world knows of its messages. It judges what it is told.
@@ -59,7 +81,11 @@ type ledger struct {
 	pending map[*memstore.Tx][]fact
 	effects map[string]int        // at the downstream, by key
 	through map[route][]time.Time // when messages were handled
+	lastPut map[string]*letter    // by ordering key, of those that handlers put
+	losses  losses
+	retired map[route]*retirement // not changed once consumers have begun
 	looked  map[[2]int64]bool     // parked messages that somebody has looked at, by Seq and Version
+	lately  time.Time             // when the broker last stored a message
 }
 
 // route is a topic at a consumer.
@@ -73,7 +99,8 @@ type fact struct {
 
 func newLedger(w *sim.World, plan MailPlan) *ledger {
 	return &ledger{world: w, rules: plan, letters: make(map[string]*letter), pending: make(map[*memstore.Tx][]fact), effects: make(map[string]int),
-		through: make(map[route][]time.Time), looked: make(map[[2]int64]bool)}
+		through: make(map[route][]time.Time), looked: make(map[[2]int64]bool), lastPut: make(map[string]*letter),
+		retired: make(map[route]*retirement)}
 }
 
 // plan makes a message known before it is put.
@@ -88,7 +115,7 @@ func (l *ledger) plan(id, topic, key string, before *letter) *letter {
 
 // never makes a message known whose transaction is rolled back.
 func (l *ledger) never(id, topic, key string) *letter {
-	m := &letter{id: id, topic: topic, key: key, at: make(map[string]*handling)}
+	m := &letter{id: id, topic: topic, key: key, at: make(map[string]*handling), told: make(map[string]time.Time), releases: 1}
 	for _, c := range l.consumers {
 		m.at[c] = new(handling)
 	}
@@ -110,8 +137,9 @@ func (l *ledger) committed(tx *memstore.Tx) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, f := range l.pending[tx] {
+		l.losses.loses(f)
 		if m := l.letters[f.id]; f.consumer == "" {
-			m.isPut = true
+			l.puts(m)
 		} else {
 			l.handled(m, f.consumer)
 		}
@@ -124,11 +152,14 @@ func (l *ledger) committed(tx *memstore.Tx) {
 func (l *ledger) effect(key, consumer, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.effects[key]++; l.effects[key] > 1 {
+	if l.effects[key]++; l.effects[key] > l.mayRepeat(key) {
 		l.world.Broke(EffectOnce, key, "happened %d times at the downstream", l.effects[key])
 	}
-	if consumer != "" && l.effects[key] == 1 {
+	switch {
+	case consumer != "" && l.effects[key] == 1:
 		l.handled(l.letters[id], consumer)
+	case id != "":
+		l.charged(id)
 	}
 }
 
@@ -142,16 +173,25 @@ func (l *ledger) hasEffect(key string) bool {
 func (l *ledger) handled(m *letter, consumer string) {
 	h, way := m.at[consumer], route{consumer, m.topic}
 	l.through[way] = append(l.through[way], time.Now())
-	if h.done++; h.done > 1 {
+	if h.done++; h.done > l.mayHandle(m, consumer) {
 		l.world.Broke(EffectOnce, m.id, "handled %d times by %s", h.done, consumer)
+	}
+	h.again = l.losses.failedOver()
+	if h.done > 1 {
 		return
 	}
-	if !m.isPut {
+	if !l.isNotGone(consumer, m.topic) {
+		l.world.Broke(Retired, m.id, "handled by %s, which is retired", consumer)
+	}
+	if h.givenUp && l.isClean(m.id, consumer) {
+		l.world.Broke(Decision, m.id, "handled by %s, and a person was told that it is given up there", consumer)
+	}
+	if !m.isPut && !m.lost {
 		l.world.Broke(Appeared, m.id, "handled by %s, and was not put", consumer)
 	}
 	for e := m.before; e != nil; e = e.before {
 		he := e.at[consumer]
-		if he.done > 0 || e.discarded || he.discarded || he.disorder {
+		if e.topic != m.topic || he.done > 0 || e.discarded > 0 || he.discarded > 0 || he.disorder || l.mayLack(m, consumer) || l.mayLack(e, consumer) {
 			continue
 		}
 		he.disorder = true
@@ -168,21 +208,22 @@ func (l *ledger) publish(id string, where func(id string) string) {
 	m := l.letters[id]
 	for e := m.before; e != nil && m.published == 0; e = e.before {
 		if e.parked && e.published == 0 && l.world.Now()-e.parkedAt > sendingTime {
-			l.world.Broke(Held, id, "published before %s, which a person parked %v ago", e.id, l.world.Now()-e.parkedAt)
+			l.world.Broke(Held, id, "published before %s, which was parked %v ago", e.id, l.world.Now()-e.parkedAt)
 			break
 		}
 	}
 	if m.parked && l.world.Now()-m.parkedAt > sendingTime {
-		l.world.Broke(Held, id, "published, and a person parked it %v ago", l.world.Now()-m.parkedAt)
+		l.world.Broke(Held, id, "published, and it was parked %v ago", l.world.Now()-m.parkedAt)
 	}
+	l.lately = time.Now()
 	if m.published++; m.published > 1 {
 		return
 	}
-	if !m.isPut {
+	if !m.isPut && !m.lost {
 		l.world.Broke(Appeared, id, "published, and was not put")
 	}
 	for e := m.before; e != nil; e = e.before {
-		if e.published > 0 || e.discarded || e.disorder {
+		if e.published > 0 || e.discarded > 0 || e.disorder || e.lost || m.lost {
 			continue
 		}
 		e.disorder = true
@@ -197,23 +238,90 @@ func (l *ledger) parks(id string) (done func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.letters[id]
+	m.decided = true
 	before := m.releases
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if m.releases == before {
-			m.parked, m.parkedAt = true, l.world.Now()
+		if m.releases == before && m.releasing == 0 {
+			m.parked, m.parkedAt, m.parkedBy = true, l.world.Now(), before
+			l.judgeDecisions(m)
 		}
 	}
 }
 
-// releases is called when a person is about to release a message in the outbox.
-func (l *ledger) releases(id string) {
+// releases is called when a person is about to release a message in the outbox, and
+// told with what the person is told. If that is an error, it may be released later.
+func (l *ledger) releases(id string) (told func(error)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.letters[id]
-	m.parked = false
+	m.parked, m.decided = false, true
 	m.releases++
+	m.releasing++
+	return func(err error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if err == nil {
+			m.releasing--
+		}
+	}
+}
+
+// judgeDecisions judges that not both of two people have decided about a message in
+// the outbox. Its caller holds mu.
+func (l *ledger) judgeDecisions(m *letter) {
+	if m.givenUp > 0 && m.givenUp == m.parkedBy {
+		l.world.Broke(Decision, m.id, "one person was told that it is parked, and another one that it is given up")
+	}
+}
+
+// givesUp is called when a person is about to give up a message that waits in the
+// outbox. ended is called with what the person was told.
+func (l *ledger) givesUp(id string) (ended func(changed int, err error)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.letters[id]
+	m.decided = true
+	before := m.releases
+	m.discarded++
+	return func(changed int, err error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		switch {
+		case err == nil && changed == 0:
+			m.discarded--
+		case err == nil && m.releases == before:
+			m.givenUp = before
+			l.judgeDecisions(m)
+		}
+	}
+}
+
+// givesUpWaiting is givesUp for a message on the shelf of a consumer.
+func (l *ledger) givesUpWaiting(id, consumer string) (ended func(changed int, err error)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.letters[id]
+	h := m.at[consumer]
+	h.discarded++
+	return func(changed int, err error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		switch {
+		case err == nil && changed == 0:
+			h.discarded--
+		case err == nil:
+			h.givenUp = true
+		}
+	}
+}
+
+// isClean reports whether a consumer knows what became of its attempts at a message.
+// Its caller holds mu.
+func (l *ledger) isClean(id, consumer string) bool {
+	h := l.letters[id].at[consumer]
+	return h.killed == 0 && h.excused == 0 && l.world.FaultsAbout(consumer, id) == 0 && !l.world.HasStalled()
 }
 
 // triesAgain records that a person is about to have a message handled again, with
@@ -226,7 +334,7 @@ func (l *ledger) triesAgain(id, consumer string) (undo func()) {
 		return func() {}
 	}
 	was := h.tries
-	h.tries = tries{}
+	h.tries, h.replayed = tries{}, true
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -284,8 +392,8 @@ func (l *ledger) kill(id, consumer string) {
 }
 
 // mustFail reports whether a handler is to fail this attempt, of which it fails
-// the first times.
-func (l *ledger) mustFail(id, consumer string, times int) bool {
+// the first times. Only those of a message alone are attempts.
+func (l *ledger) mustFail(id, consumer string, times int, alone bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.letters[id]
@@ -294,11 +402,12 @@ func (l *ledger) mustFail(id, consumer string, times int) bool {
 		return false
 	}
 	h.own++
-	if last, _ := l.quiet(consumer, m.topic, time.Now()); !h.failedAt.IsZero() && last.After(h.failedAt) {
+	if last, _ := l.quiet(consumer, m.topic, time.Now()); alone && !h.failedAt.IsZero() && last.After(h.failedAt) {
 		h.proven++
 	}
 	h.failedAt = time.Now()
-	if h.proven > l.rules.Attempts*(l.rules.Processes+l.world.DeathsOf(consumer))+l.world.FaultsAbout(consumer, m.id) {
+	most := l.rules.mostAttempts()*(l.rules.Processes+l.world.DeathsOf(consumer)) + l.lost(m, consumer)
+	if h.proven > most*l.records(m, consumer) && !l.rules.Meet && l.rules.Stubborn == 0 { // people have it tried again
 		l.world.Broke(Bounded, m.id, "%s fails it for the %dth time, and others got through between these", consumer, h.proven+1)
 		h.proven = 0
 	}
@@ -311,9 +420,13 @@ func (l *ledger) mustFail(id, consumer string, times int) bool {
 func (l *ledger) endsProcess(id, consumer string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := l.letters[id].at[consumer]
-	if h.deadly++; h.deadly > 2*l.rules.Attempts+1+l.world.FaultsAbout(consumer, id) {
+	m := l.letters[id]
+	h, most := m.at[consumer], 2*l.rules.mostAttempts()+1+l.lost(m, consumer)
+	if h.deadly++; h.deadly > most*l.records(m, consumer) && !l.rules.Counting.Fickle {
 		l.world.Broke(Bounded, id, "it ends the %dth process of %s", h.deadly, consumer)
+	}
+	if l.rules.Counting.Exact {
+		l.judgeDeath(m, consumer)
 	}
 }
 
@@ -330,7 +443,12 @@ func (l *ledger) failures(id, consumer string, parked time.Time, outage time.Dur
 	h := m.at[consumer]
 	n := h.failed - min(h.done, 1) + l.world.StallsOf(consumer, h.began, parked)
 	last, since := l.quiet(consumer, m.topic, parked)
-	if l.rules.Deadly > 0 { // attempts are counted before they begin, and others may end the process by then
+	if l.rules.Counting.Exact && l.rules.Copied > 0 { // a copy that waited was counted, and its process could not take that back before it stopped
+		n += min(l.world.StopsOf(consumer, h.began, parked), 1)
+	}
+	if l.rules.Deadly+l.rules.Stubborn > 0 || h.killed > 0 {
+		// Attempts are counted before they begin, and the process may end by then. Such as
+		// in the wait for the transaction of a process that was killed.
 		n += max(l.world.DeathsOf(consumer)-h.killed, 0)
 	}
 	if last.Add(noticed).After(h.began) || parked.Sub(since) >= outage || h.killed > 0 {
@@ -388,10 +506,10 @@ func (l *ledger) discard(id, consumer string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if consumer == "" {
-		l.letters[id].discarded = true
+		l.letters[id].discarded++
 		return
 	}
-	l.letters[id].at[consumer].discarded = true
+	l.letters[id].at[consumer].discarded++
 }
 
 // waiting returns what has not reached its end: "ledger/k1-02", or "k1-02" if it
@@ -401,12 +519,12 @@ func (l *ledger) waiting() (all []string) {
 	defer l.mu.Unlock()
 	for _, m := range l.order {
 		switch {
-		case m.discarded:
+		case m.discarded > 0, m.lost, !m.isPut && !l.mayBePut(m):
 		case !m.isPut, m.published == 0:
 			all = append(all, m.id)
 		default:
-			for _, c := range l.consumers {
-				if h := m.at[c]; h.done == 0 && !h.discarded {
+			for _, c := range l.readersOf(m.topic) {
+				if h := m.at[c]; h.done == 0 && h.discarded == 0 && !l.mayLack(m, c) {
 					all = append(all, fmt.Sprintf("%s/%s", c, m.id))
 				}
 			}

@@ -31,25 +31,43 @@ type MailPlan struct {
 	Processes int     // of each consumer
 	Queues    bool    // consumers read queues and not logs
 	Unordered bool    // messages have no ordering keys
+	Mixed     bool    // the messages of a key go to the topics in turns
+	Silent    bool    // there are no consumers
+	Deaf      bool    // the publisher does not end its calls with their contexts
 	Bursts    bool    // producers put many messages at once, and then none for long
 	Calls     int     // calls of once.Do beside the messages, for each key
 	Refused   float64 // messages before which an order is refused whose message was put already
 
 	Attempts int     // of consumers and relays, before a message is set aside
 	Flaky    float64 // messages that their handler fails a few times, and those that the broker refuses a few times
+	Invalid  float64 // messages that the broker refuses for ever, until somebody there changes a setting
 	Poison   float64 // messages that their handler always fails
+	Stubborn float64 // messages that their handler fails more often than it may, and then no more
+	Blind    bool    // the system of the mailer cannot be asked, so that what may have happened waits for a person
 	Deadly   float64 // messages that end the process which handles them, always
 	Slow     float64 // messages whose handler takes long
 	Slowest  time.Duration
 	Copied   float64 // messages that the broker stores several times
 	Copies   int     // up to so many times
 
-	Operators int // people who decide while all is at work
+	Shelving Shelving // in worlds of the kind shelf
+
+	Shape   Shape   // of the consumer with a transaction
+	Fleet   Fleet   // what there is beside the ledger and the mailer
+	Joins   bool    // producers begin and commit the transactions of their orders
+	Renames bool    // with Rolling, some lives of a consumer have another name
+	Rolling bool    // each life of a process has settings of its own
+	Carrier Carrier // which carries the messages if it is on, instead of a broker
+
+	Operators int  // people who decide while all is at work
+	Meet      bool // they do so at the same moments, and often about the same
 
 	Relay  outbox.Relay  // settings
 	Plain  bool          // the store tells relays neither of messages nor of each other
 	Outage time.Duration // that consumers wait for: inbox.Retry.Outage
 	Pause  time.Duration // the longest between two attempts; 0: the default
+
+	Counting Counting // what counts as an attempt
 
 	Drain time.Duration // the bound within which everything is done after the faults
 }
@@ -63,6 +81,8 @@ type mail struct {
 	ledger *ledger
 	logger *slog.Logger
 
+	lanes    *watchedLanes
+	log      *rowLog // which has the messages that are put; nil: the table has them
 	discards discards
 }
 
@@ -70,16 +90,31 @@ type mail struct {
 func (p MailPlan) Run(w *sim.World) *sim.Result {
 	m := &mail{World: w, MailPlan: p, ledger: newLedger(w, p), logger: slog.New(slog.DiscardHandler)}
 	m.store = sim.NewStore(w, &memstore.Options{Options: once.Options{Logger: m.logger}})
-	m.store.Committed = m.ledger.committed
-	newProtocol(w, lifeOfMail).watch(m.store)
+	m.store.Committed, m.store.Shelves = m.ledger.committed, m.queued
+	if m.Shelving.Logged {
+		m.log = m.newRowLog()
+	}
+	newProtocol(w, m.ledger.lifeOf).watch(m.store)
+	m.watchPositions()
+	m.lanes = m.watchLanes()
 	m.broker = sim.NewBroker(w, nil)
-	m.broker.Copies = m.copies
+	m.broker.Copies, m.broker.Deaf = m.copies, m.Deaf
 	m.broker.Refuses = m.refuses
-	m.broker.Failed = m.ledger.refusedOnce
-	m.broker.Stored = func(b *broker.Message) { m.ledger.publish(b.ID, m.whereIs) }
+	m.broker.Failed, m.broker.Excused = m.ledger.refusedOnce, m.ledger.refusedAtOnset
+	m.broker.Sends, m.broker.Told = m.lanes.sends, m.ledger.told
+	m.store.Stuck = m.ledger.isStuck
+	m.broker.Stored = func(b *broker.Message) {
+		m.lanes.published(b.ID)
+		m.isStored(b.ID, b)
+	}
 
-	m.ledger.consumers = []string{ledgerName, mailerName}
-	m.startConsumers()
+	if m.Silent {
+		m.startNoConsumers()
+	} else {
+		m.ledger.consumers = append([]string{ledgerName, mailerName}, m.Fleet.names()...)
+		m.planRetirements()
+		m.startConsumers()
+	}
 	for i := range m.Relays {
 		w.Start(fmt.Sprint("relay", i+1), m.relay)
 	}
@@ -87,21 +122,29 @@ func (p MailPlan) Run(w *sim.World) *sim.Result {
 		m.startProducer(k)
 	}
 	m.startOperators()
+	m.startJanitor()
+	m.startFailover()
 	w.BeginOutages()
 	time.Sleep(w.BusyTime())
 	w.Calm()
 	m.drain()
+	m.judgeForgotten()
 	r := w.End()
 	m.judgeRest()
+	m.judgeGone()
 	return r
 }
 
 func (m *mail) relay(ctx context.Context, p *sim.Process) error {
 	r := m.Relay
-	r.Store, r.Publisher, r.Logger = m.store.Link(p), m.broker.Publisher(p), m.logger
+	r.Store, r.Publisher, r.Logger = m.store.Link(p), m.publisherOf(p), m.logger
 	r.Retry.Attempts, r.Retry.Limit = m.Attempts, m.Pause
+	m.rollRelay(p, &r)
 	if m.Plain {
 		r.Store = plain{r.Store}
+	}
+	if m.log != nil {
+		r.Store = &logged{r.Store, m.log, p}
 	}
 	return r.Run(ctx)
 }
@@ -111,14 +154,19 @@ type plain struct{ store.Relayable }
 
 // copies is how often the broker stores a message when it is published.
 func (m *mail) copies(b *broker.Message) int {
+	times := 1
 	if d, copied := m.Trait("copies of "+b.ID, m.Copied); copied {
-		return 2 + d.Number(m.Copies-1)
+		times = 2 + d.Number(m.Copies-1)
 	}
-	return 1
+	m.ledger.stores(b.ID, times)
+	return times
 }
 
-// refuses has the broker refuse a flaky message a few times.
+// refuses has the broker refuse a flaky message a few times, and an invalid one once.
 func (m *mail) refuses(_ *sim.Process, b *broker.Message) error {
+	if _, invalid := m.Trait("too large "+b.ID, m.Invalid); invalid && m.ledger.refusesFirst(b.ID) {
+		return fmt.Errorf("%w: the message is too large today", broker.ErrInvalid)
+	}
 	if d, flaky := m.Trait("refusals of "+b.ID, m.Flaky); flaky && m.Number("broker", "refuses", b.ID) <= 1+d.Number(m.Attempts-1) {
 		return errRefused
 	}
@@ -142,6 +190,9 @@ func (m *mail) failsAt(consumer, id string) int {
 	}
 	if _, poison := m.Trait("poison "+id, m.Poison); poison {
 		return forEver
+	}
+	if d, stubborn := m.Trait("stubborn "+id+" at "+consumer, m.Stubborn); stubborn {
+		return m.Attempts + d.Number(m.Attempts)
 	}
 	if d, flaky := m.Trait("flaky "+id+" at "+consumer, m.Flaky); flaky {
 		return 1 + d.Number(m.Attempts-1)
@@ -177,17 +228,20 @@ const (
 
 func (m *mail) startConsumers() {
 	for _, topic := range m.Topics {
-		for _, name := range m.ledger.consumers {
+		if m.Shelving.Together && topic != m.Topics[0] {
+			break
+		}
+		for _, name := range m.ledger.readersOf(topic) {
 			m.source(topic, name) // before the first message is published
 			for i := range m.Processes {
 				m.Start(fmt.Sprintf("%s-%s%d", name, topic, i+1), func(ctx context.Context, p *sim.Process) error {
-					return m.consumer(p, name, topic).Run(ctx)
+					return m.runConsumer(ctx, p, name, topic)
 				})
 			}
 		}
 	}
 	m.Start("reconciler", func(ctx context.Context, p *sim.Process) error {
-		r := &reconcile.Reconciler{Store: m.store.Link(p), Logger: m.logger}
+		r := &reconcile.Reconciler{Store: m.store.Link(p), Logger: m.logger, Every: m.Shelving.Asks}
 		for _, topic := range m.Topics {
 			r.Operations = append(r.Operations, reconcile.Of(m.operation(p, mailerName+"-"+topic)))
 		}
@@ -199,23 +253,32 @@ func (m *mail) startConsumers() {
 const partitions = 3
 
 func (m *mail) source(topic, consumer string) broker.Source {
+	if m.Carrier.On {
+		return m.queue(topic, consumer)
+	}
 	if m.Queues {
-		queue := consumer + "-" + topic
-		m.broker.Bind(queue, topic)
+		topics := m.topicsOf(topic)
+		queue := consumer + "-" + topics[0]
+		for _, topic := range topics {
+			m.broker.Bind(queue, topic)
+		}
 		return m.broker.Queue(queue)
 	}
 	return m.broker.Log(topic, consumer, partitions)
 }
 
 func (m *mail) consumer(p *sim.Process, name, topic string) *inbox.Consumer {
-	c := &inbox.Consumer{Name: name + "-" + topic, Source: m.broker.Source(p, m.source(topic, name), ""),
+	c := &inbox.Consumer{Name: name + "-" + topic, Source: m.sourceOf(p, topic, name),
 		Retry: inbox.Retry{Attempts: m.Attempts, Limit: m.Pause, Outage: m.Outage}}
+	m.Counting.settingsOf(c)
+	m.rollConsumer(p, c)
+	m.keeps(c)
+	m.setShelving(c)
 	h := &handler{mail: m, p: p, consumer: name}
-	switch name {
-	case ledgerName:
-		c.Handler = inbox.Tx(m.store.Link(p), h.inTx)
-	case mailerName:
+	if name == mailerName {
 		c.Handler = inbox.Do(m.store.Link(p), m.operation(p, c.Name), h.effect)
+	} else {
+		m.rolled(p, name).set(c, h)
 	}
 	return c
 }

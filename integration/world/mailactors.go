@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/internal/sim"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store/memstore"
@@ -20,20 +21,37 @@ type handler struct {
 	*mail
 	p        *sim.Process
 	consumer string
+	company  bool // several messages are handled at once
 }
 
 // inTx handles a message with a row in the database.
 func (h *handler) inTx(ctx context.Context, tx *memstore.Tx, m *broker.Message) error {
-	return h.attempt(m, func() error {
-		if err := h.business(ctx, m); err != nil {
-			return err
-		}
-		insert := sim.Call{Links: sim.StoreLinks, What: "Insert", About: h.consumer + "/" + m.ID, Faults: sim.ReadFault}
-		return sim.Do(ctx, h.p, insert, func(context.Context) error {
-			h.ledger.within(tx, fact{h.consumer, m.ID})
-			return nil
-		})
+	begun := time.Now()
+	h.ledger.begins(m.ID, h.consumer)
+	err := h.attempt(m, func() error { return h.row(ctx, tx, m) })
+	if err == nil {
+		h.ledger.succeeds(h.p, m.ID, h.consumer, begun)
+	}
+	return err
+}
+
+func (h *handler) row(ctx context.Context, tx *memstore.Tx, m *broker.Message) error {
+	if err := h.business(ctx, m); err != nil {
+		return err
+	}
+	return h.insert(ctx, tx, m)
+}
+
+func (h *handler) insert(ctx context.Context, tx *memstore.Tx, m *broker.Message) error {
+	insert := sim.Call{Links: sim.StoreLinks, What: "Insert", About: h.consumer + "/" + m.ID, Faults: sim.ReadFault}
+	err := sim.Do(ctx, h.p, insert, func(context.Context) error {
+		h.ledger.within(tx, fact{h.consumer, m.ID})
+		return nil
 	})
+	if err == nil {
+		err = h.putNext(ctx, tx, m)
+	}
+	return err
 }
 
 // effect handles a message with an effect at the downstream.
@@ -43,41 +61,35 @@ func (h *handler) effect(ctx context.Context, k once.Key, m *broker.Message) (an
 			return once.NotDone(err)
 		}
 		answer, err = h.call(ctx, h.p, k, h.consumer, m.ID)
+		h.linger(ctx, m)
 		return err
 	})
 	return answer, err
 }
 
-// attempt counts an attempt against its message if its handler fails it, or if it
-// fails while nothing is down, or never ends.
+// attempt is attempts of one message.
 func (h *handler) attempt(m *broker.Message, handle func() error) error {
-	h.ledger.begin(m.ID, h.consumer)
-	was := h.AnyDown()
-	err := handle()
-	if h.p.IsDead() {
-		h.ledger.kill(m.ID, h.consumer)
-		return err
-	}
-	if err != nil && !errors.Is(err, errBusiness) && (was || h.AnyDown()) {
-		h.ledger.excuse(m.ID, h.consumer)
-	}
-	return err
+	return h.attempts([]*broker.Message{m}, handle)
 }
 
 // business takes its time, and fails if it is to.
 func (h *handler) business(ctx context.Context, m *broker.Message) error {
 	if h.isDeadly(m.ID) {
-		h.ledger.endsProcess(m.ID, h.consumer)
-		h.p.Die()
-		return sim.ErrDead
+		return h.deadly(ctx, m)
+	}
+	if err := h.needs(ctx, m); err != nil {
+		return err
 	}
 	if d := h.slowness(h.consumer, m.ID); d > 0 {
 		if err := sim.Sleep(ctx, d); err != nil {
 			return err
 		}
 	}
-	if h.ledger.mustFail(m.ID, h.consumer, h.failsAt(h.consumer, m.ID)) {
-		return errBusiness
+	if h.isSick(m.Topic) {
+		return inbox.Unavailable(errSick)
+	}
+	if h.ledger.mustFail(m.ID, h.consumer, h.failsAt(h.consumer, m.ID), !h.company) {
+		return h.failure(m)
 	}
 	return nil
 }
@@ -97,7 +109,10 @@ func (m *mail) call(ctx context.Context, p *sim.Process, k once.Key, consumer, i
 
 // operation can ask the downstream.
 func (m *mail) operation(p *sim.Process, name string) *once.Operation[string] {
-	return &once.Operation[string]{Name: name, SettleTime: time.Minute,
+	if m.Blind && name != callName {
+		return &once.Operation[string]{Name: name, OnUnknown: once.Park}
+	}
+	return &once.Operation[string]{Name: name, SettleTime: m.Counting.settleTime(),
 		Lookup: func(ctx context.Context, k once.Key) (string, bool, error) {
 			c := sim.Call{Links: []sim.Link{Downstream}, What: "Lookup", About: sim.KeyText(k), Faults: sim.ReadFault}
 			found, err := sim.Cross(ctx, p, c, func(context.Context) (bool, error) { return m.ledger.hasEffect(sim.KeyText(k)), nil })
@@ -110,7 +125,7 @@ const callName = "charge"
 // startProducer starts a process that puts the messages of an ordering key, one
 // after the other, and one that calls the downstream beside it.
 func (m *mail) startProducer(k int) {
-	topic, key := m.Topics[k%len(m.Topics)], fmt.Sprintf("k%d", k+1)
+	topic, key := m.Topics[k%(len(m.Topics)-m.Fleet.far())], fmt.Sprintf("k%d", k+1)
 	if m.Without["producer"+key] {
 		return
 	}
@@ -121,9 +136,10 @@ func (m *mail) startProducer(k int) {
 	var before *letter
 	for n := range m.PerKey {
 		id := fmt.Sprintf("%s-%03d", key, n+1)
-		m.ledger.never(id+refusedOrder, topic, orders.key)
-		at := m.ledger.plan(id, topic, orders.key, before)
+		m.ledger.never(id+refusedOrder, orders.topicOf(n), orders.key)
+		at := m.ledger.plan(id, orders.topicOf(n), orders.key, before)
 		orders.letters = append(orders.letters, at)
+		m.planNext(at, 0)
 		if !m.Unordered {
 			before = at
 		}
@@ -140,7 +156,20 @@ type producer struct {
 	letters    []*letter
 }
 
+// topicOf is the topic of the n-th message.
+func (o *producer) topicOf(n int) string {
+	if o.Mixed {
+		return o.Topics[n%len(o.Topics)]
+	}
+	return o.topic
+}
+
 func (o *producer) run(ctx context.Context, p *sim.Process) error {
+	for _, topic := range o.follow(o.topic) {
+		if o.awaitConsumers(ctx, p, topic) != nil {
+			return nil
+		}
+	}
 	for n, at := range o.letters {
 		if o.ledger.isPut(at.id) {
 			continue
@@ -178,29 +207,30 @@ func (o *producer) pause(n int) time.Duration {
 // before that, when their message was put already.
 func (o *producer) put(ctx context.Context, p *sim.Process, at *letter) error {
 	if _, refused := o.Trait("a refused order before "+at.id, o.Refused); refused {
-		err := o.order(ctx, p, at.id+refusedOrder, func(*memstore.Tx) error { return once.ErrRejected })
+		err := o.order(ctx, p, at, refusedOrder, func(*memstore.Tx) error { return once.ErrRejected })
 		if !errors.Is(err, once.ErrRejected) {
 			return err
 		}
 	}
-	return o.order(ctx, p, at.id, func(tx *memstore.Tx) error {
+	return o.order(ctx, p, at, "", func(tx *memstore.Tx) error {
 		o.ledger.within(tx, fact{id: at.id})
 		return nil
 	})
 }
 
 // order puts a message, and then does the rest of the transaction.
-func (o *producer) order(ctx context.Context, p *sim.Process, id string, then func(*memstore.Tx) error) error {
-	s := o.store.Link(p)
+func (o *producer) order(ctx context.Context, p *sim.Process, at *letter, suffix string, then func(*memstore.Tx) error) error {
+	s, id := o.store.Link(p), at.id+suffix
 	op := &once.Operation[string]{Name: "order"}
-	_, err := once.DoTx(ctx, s, op.For(id), func(ctx context.Context, tx *memstore.Tx) (string, error) {
-		m := &broker.Message{ID: id, Topic: o.topic, OrderingKey: o.key, Body: []byte(id)}
-		if err := outbox.New(s, nil).Put(ctx, tx, m); err != nil {
+	return o.within(ctx, s, op.For(id), func(ctx context.Context, tx *memstore.Tx) (string, error) {
+		m := &broker.Message{ID: id, Topic: at.topic, OrderingKey: o.key, Body: []byte(id)}
+		if o.log != nil {
+			o.log.put(tx, m)
+		} else if err := outbox.New(s, nil).Put(ctx, tx, m); err != nil {
 			return "", err
 		}
 		return "", then(tx)
 	})
-	return err
 }
 
 // refusedOrder ends the ID of a message whose transaction is rolled back.

@@ -14,19 +14,27 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// leasesLapse is when the leases of relays that were killed have lapsed.
-const leasesLapse = 10 * time.Second
+// leasesLapse is when the leases of relays that were killed, or that a late call has
+// taken, have lapsed.
+const leasesLapse = 15 * time.Second
 
 // drain waits until everything is done. Meanwhile a person looks at what is set
 // aside, discards poison, and has the rest tried again.
 func (m *mail) drain() {
 	began, bound := time.Now(), m.drainTime()
+	quiet, wasLate := began, true // since when no call has come late: it may lease lanes for one that is dead
 	for {
+		isLate := m.LateCalls() > 0
+		if isLate || wasLate {
+			quiet = time.Now()
+		}
+		wasLate = isLate
 		m.judgeParked()
 		m.judgeStuck()
 		left := m.ledger.waiting()
-		open := m.openKeys()
-		if len(left) == 0 && len(open) == 0 && m.unsettled() == 0 && m.LateCalls() == 0 && time.Since(began) > leasesLapse {
+		open := append(m.openKeys(), m.openRetirements()...)
+		m.judgeSick(left, time.Since(began))
+		if len(left) == 0 && len(open) == 0 && m.unsettled() == 0 && m.discards.areDone() && time.Since(quiet) > leasesLapse {
 			m.Tell(sim.Line{What: "DRAINED", Note: fmt.Sprint("after ", time.Since(began).Round(time.Second))})
 			return
 		}
@@ -38,6 +46,10 @@ func (m *mail) drain() {
 	}
 }
 
+// lifeAndAnswer is how long it takes from one death by a message to the next: until
+// its process is started again, and Lookup may be asked.
+const lifeAndAnswer = 90 * time.Second
+
 // drainTime is the bound within which everything is done. When nothing else is left
 // to do, nothing shows that poison is to blame, and each waits for an outage of its
 // own.
@@ -46,6 +58,9 @@ func (m *mail) drainTime() time.Duration {
 	for _, at := range m.ledger.order {
 		if m.failsAt(ledgerName, at.id) == forEver {
 			bound += m.Outage + 5*time.Minute
+		}
+		if m.isDeadly(at.id) {
+			bound += time.Duration(m.mostAttempts()) * lifeAndAnswer
 		}
 	}
 	return bound
@@ -94,7 +109,7 @@ func (m *mail) find(id, consumer string) string {
 // unsettled is the number of messages that the broker still has to deliver.
 func (m *mail) unsettled() (n int64) {
 	for _, topic := range m.Topics {
-		for _, c := range m.ledger.consumers {
+		for _, c := range m.ledger.readersOf(topic) {
 			if l, ok := broker.LaggerOf(m.source(topic, c)); ok {
 				lag, err := l.Lag(context.Background())
 				if err != nil {
@@ -137,6 +152,15 @@ func consumerOf(s store.Shelved) string {
 	return consumer
 }
 
+// originalOf is the ID of the message itself, of one whose copy came after a decision
+// and before the key followed.
+func originalOf(s store.Shelved) string {
+	if of, copied := s.Message.Header[broker.OriginalIDHeader]; copied {
+		return of
+	}
+	return s.Message.ID
+}
+
 // hasNotHappened reports whether a person who looks at the downstream knows that
 // the effect for a message did not happen and no longer can.
 func (m *mail) hasNotHappened(s store.Shelved) bool {
@@ -148,9 +172,9 @@ const person = "a person"
 // judgeParked judges what consumers have parked, and decides about it.
 func (m *mail) judgeParked() {
 	admin := inbox.Admin{Store: m.store}
-	for _, d := range m.discards.all() {
-		_, err := admin.Discard(context.Background(), d.q, d.by)
-		if err != nil {
+	for _, d := range m.discards.failed() {
+		_, err := d.carryOut(context.Background(), admin)
+		if _, again := once.MayRetry(err); err != nil && !again { // else a copy is being handled at this moment
 			m.Broke(Drained, d.q.IDs[0], "a discard cannot be repeated: %v", err)
 		}
 		m.discards.end(d, err)
@@ -158,23 +182,24 @@ func (m *mail) judgeParked() {
 	for _, s := range m.shelf(store.Parked) {
 		consumer := consumerOf(s)
 		q := store.ShelfQuery{Consumer: s.Consumer, IDs: []string{s.Message.ID}}
-		if of, copied := s.Message.Header[broker.OriginalIDHeader]; copied { // which came after a decision and before the key followed
-			s.Message.ID = of
-		}
+		s.Message.ID = originalOf(s)
 		if !m.ledger.knows(s.Message.ID) {
 			continue // a report of an outage
 		}
 		m.judgeBlame(s, consumer)
 		by, err := inbox.Decision{By: person, Reason: "the faults are over", NotDone: m.hasNotHappened(s)}, error(nil)
 		switch {
-		case m.failsAt(consumer, s.Message.ID) == forEver, m.ledger.hasEffect(s.Consumer + "/" + s.Key):
+		case m.isTooOld(s) && m.ledger.wasHandled(s.Message.ID, consumer), m.failsAt(consumer, s.Message.ID) == forEver, m.ledger.hasEffect(s.Consumer + "/" + s.Key):
 			m.ledger.discard(s.Message.ID, consumer)
-			_, err = admin.Discard(context.Background(), q, by)
+			d := &discard{q: q, by: by}
+			m.discards.begin(d)
+			_, err = d.carryOut(context.Background(), admin)
+			m.discards.end(d, err)
 		default:
 			m.ledger.triesAgain(s.Message.ID, consumer)
 			_, err = admin.Replay(context.Background(), q, by)
 		}
-		if err != nil {
+		if _, again := once.MayRetry(err); err != nil && !again {
 			m.Broke(Drained, s.Message.ID, "a person cannot decide: %v", err)
 		}
 	}
@@ -184,13 +209,19 @@ func (m *mail) judgeParked() {
 // The lost reply to a call about it may count as well, because its consumer cannot
 // know what has happened.
 func (m *mail) judgeBlame(s store.Shelved, consumer string) {
-	if !m.ledger.looksFirst(s) {
+	if !m.ledger.looksFirst(s) || m.isTooOld(s) {
 		return
 	}
-	failed, lost := m.ledger.failures(s.Message.ID, consumer, s.Updated, m.Outage), m.FaultsAbout(consumer, s.Message.ID)
+	if m.Blind && consumer == mailerName && strings.HasPrefix(s.Reason, store.UnknownOutcome) {
+		return // one attempt is enough, and effects tell whether it was repeated
+	}
+	m.judgeAttempts(s, consumer)
+	failed, lost := m.ledger.failures(s.Message.ID, consumer, s.Updated, m.Outage), m.ledger.lost(m.ledger.letters[s.Message.ID], consumer)
 	if failed+lost < m.Attempts {
 		m.Broke(Blame, s.Message.ID, "parked by %s, and failed %d of %d times by itself, with %d lost replies: %s",
 			consumer, failed, m.Attempts, lost, s.Reason)
+	} else if m.Counting.Exact && m.isQuiet(s.Message.ID, consumer) && !m.ledger.mayPark(s.Message.ID, consumer) {
+		m.Broke(Blame, s.Message.ID, "parked by %s, and what counts are no %d failures while others got through: %s", consumer, m.Attempts, s.Reason)
 	}
 }
 
@@ -201,12 +232,13 @@ func (m *mail) judgeStuck() {
 		m.Broke(Drained, "outbox", "cannot be read: %v", err)
 	}
 	for _, s := range ms {
-		if refused := m.ledger.refusals(s.Message.ID); refused < m.Attempts && m.Operators == 0 {
+		if refused := m.ledger.refusals(s.Message.ID); refused < m.Attempts && m.Operators == 0 && !m.ledger.wasInvalid(s.Message.ID) {
 			m.Broke(Blame, s.Message.ID, "stuck after %d refusals of %d: %s", refused, m.Attempts, s.Reason)
 		}
-		m.ledger.releases(s.Message.ID)
+		ended := m.ledger.releases(s.Message.ID)
 		q := store.OutgoingQuery{IDs: []string{s.Message.ID}}
 		_, err := outbox.Admin{Store: m.store}.Replay(context.Background(), q, outbox.Decision{By: person, Reason: "the faults are over"})
+		ended(err)
 		if err != nil {
 			m.Broke(Drained, s.Message.ID, "a person cannot decide: %v", err)
 		}
@@ -221,11 +253,14 @@ func (m *mail) judgeRest() {
 	}
 	for lane, l := range leases.Lanes {
 		if l.Relay != [16]byte{} && l.Left > 0 {
-			m.Broke(NothingLeft, fmt.Sprint("lane ", lane), "is leased for %v more, and all relays have ended", l.Left)
+			m.Broke(NothingLeft, fmt.Sprint("lane ", lane), "is leased for %v more by %s, and all relays have ended", l.Left,
+				m.store.LaneHeldBy(lane).Who)
 		}
 	}
 	for _, k := range m.openKeys() {
-		m.Broke(NothingLeft, k, "and all processes have ended")
+		if key, _, _ := strings.Cut(k, " is "); !m.WasCutOff(key) { // who leaves has a second to give a claim back
+			m.Broke(NothingLeft, k, "and all processes have ended")
+		}
 	}
 	time.Sleep(time.Minute) // goroutines that wait for their deadlines
 	if others := bubbleMates(sim.Stacks()); len(others) > 0 {

@@ -88,7 +88,13 @@ func (l *protocol) wroteRow(e *casEngine, row cas.Row, over string, asked time.T
 
 // lifeOf returns the life of a key of a world of keys.
 func (plan KeysPlan) lifeOf(k once.Key) (_ models.Life, ok bool) {
+	if workOf(k) == recalls {
+		return models.Life{}, false // the other system of the model does not forget
+	}
 	kind := map[string]models.Kind{asks: models.Ask, honours: models.Keyed, parks: models.Park, inTx: models.Tx}[workOf(k)]
+	if kind == models.Keyed && plan.Moved > 0 { // the model does the work of a key in one way
+		return models.Life{}, false
+	}
 	life := models.Life{Kind: kind, SettleTime: plan.Settles}
 	if plan.CAS != nil {
 		life.Learned, life.Collects = true, true

@@ -16,12 +16,19 @@ var lists = []struct {
 	seeds int
 	time  time.Duration
 }{
-	{"small", 1000, 22 * time.Second},
-	{"people", 20, 10 * time.Second},
+	{"small", 1000, 6 * time.Second},
+	{"shapes", 1000, 4 * time.Second},
+	{"shelf", 1000, 5 * time.Second},
+	{"carried", 1000, 4 * time.Second},
+	{"deaths", 1000, 4 * time.Second},
+	{"fleet", 1000, 4 * time.Second},
+	{"people", 20, 4 * time.Second},
+	{"relays", 1000, 4 * time.Second},
+	{"decide", 1000, 4 * time.Second},
 	{"hour", 2, 6 * time.Second},
-	{"keys", 1000, 8 * time.Second},
-	{"cas", 1000, 8 * time.Second},
-	{"http", 1000, 6 * time.Second},
+	{"keys", 1000, 5 * time.Second},
+	{"cas", 1000, 5 * time.Second},
+	{"http", 1000, 5 * time.Second},
 }
 
 const (

@@ -20,7 +20,7 @@ type Task struct {
 	law             sim.Law
 	first           bool
 	shrink, history bool
-	brief           bool // print a line that a program reads
+	brief           bool // print lines that a program reads
 }
 
 // ParseTask reads the arguments of the command world.
@@ -66,6 +66,9 @@ func (t *Task) Run(tt *testing.T) int {
 	for seed := t.seed; seed < t.seed+t.seeds; seed++ {
 		if t.limit > 0 && time.Since(began) > t.limit {
 			break
+		}
+		if t.brief {
+			fmt.Println("begins", sum.seeds+1) // which is known even if the world ends this process
 		}
 		s := t.kind.Settings(sim.Seed(seed))
 		s.Loud = t.history

@@ -46,6 +46,9 @@ func TestFoundSeeds(t *testing.T) {
 		{"the end of an attempt on the shelf is not written", "hour", 82},
 		{"an outage is taken for one that others have seen the end of", "hour", 160},
 		{"a copy of a message is parked under another name", "people", 2754},
+		{"a batch that fails is several attempts at each message", "relays", 399},
+		{"a redelivery is acknowledged before its message is handled", "shapes", 322},
+		{"a retired consumer passes over the first message of a partition", "fleet", 42},
 	} {
 		t.Run(found.what, func(t *testing.T) { keepsLaws(t, kindOf(t, found.kind), found.seed) })
 	}

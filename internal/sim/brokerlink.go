@@ -33,10 +33,26 @@ type Broker struct {
 	// Copies is how often a message is stored when it is published. Nil: once.
 	Copies func(m *broker.Message) int
 
+	// Deaf is set if publishers do not end a call when its context ends, as some
+	// clients of brokers do not.
+	Deaf bool
+
 	// Failed is called when a message was not published, while the broker was not down.
 	// While a topic is down and others are not, relays blame its messages. It may be
 	// nil.
 	Failed func(id string)
+
+	// Excused is called when a message was not published because the broker was down.
+	// It may be nil.
+	Excused func(id string)
+
+	// Sends is called when a process begins a call with messages, and again when the
+	// call arrives, if its caller waits for it: under way is for how long it was then.
+	// It may be nil.
+	Sends func(p *Process, ms []*broker.Message, underWay time.Duration)
+
+	// Told is called when a process hears that messages were stored. It may be nil.
+	Told func(p *Process, ms []*broker.Message)
 
 	// Stored is called when a message is stored. It may be nil.
 	Stored func(m *broker.Message)
@@ -85,8 +101,16 @@ func (u *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
 			sent = append(sent, &c)
 		}
 	}
-	stored, err := Cross(ctx, u.p, brokerCall("Publish", messagesText(ms), AnyFault), func(ctx context.Context) ([]error, error) {
-		return u.store(ctx, sent), nil
+	begun, until := time.Now(), ctx
+	u.sends(ms, 0)
+	if u.broker.Deaf {
+		until = context.WithoutCancel(ctx)
+	}
+	stored, err := Cross(until, u.p, brokerCall("Publish", messagesText(ms), AnyFault), func(free context.Context) ([]error, error) {
+		if ctx.Err() == nil {
+			u.sends(sent, time.Since(begun))
+		}
+		return u.store(free, sent), nil
 	})
 	next := 0
 	for i := range ms {
@@ -99,10 +123,30 @@ func (u *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
 			next++
 		}
 	}
-	if !u.count(ms, errs, was) {
+	failed := u.count(ms, errs, was)
+	u.told(ms, errs)
+	if !failed {
 		return nil
 	}
 	return errs
+}
+
+func (u *publisher) sends(ms []*broker.Message, underWay time.Duration) {
+	if u.broker.Sends != nil && !u.p.IsDead() {
+		u.broker.Sends(u.p, ms, underWay)
+	}
+}
+
+func (u *publisher) told(ms []*broker.Message, errs []error) {
+	var stored []*broker.Message
+	for i, m := range ms {
+		if errs[i] == nil {
+			stored = append(stored, m)
+		}
+	}
+	if u.broker.Told != nil && len(stored) > 0 {
+		u.broker.Told(u.p, stored)
+	}
 }
 
 // count reports whether a message was not published, and counts failures if the
@@ -114,8 +158,11 @@ func (u *publisher) count(ms []*broker.Message, errs []error, wasDown bool) (fai
 			continue
 		}
 		failed = true
-		if !excused {
+		switch {
+		case !excused:
 			u.broker.Failed(m.ID)
+		case u.broker.Excused != nil:
+			u.broker.Excused(m.ID)
 		}
 	}
 	return failed
@@ -125,7 +172,7 @@ func (u *publisher) refused(m *broker.Message) error {
 	if u.broker.world.IsDown(TopicLink(m.Topic)) {
 		return ErrDown
 	}
-	if u.broker.Refuses != nil {
+	if u.broker.Refuses != nil && !u.broker.world.IsDown(BrokerName) {
 		return u.broker.Refuses(u.p, m)
 	}
 	return nil
@@ -234,7 +281,8 @@ func (s *session) Receive(ctx context.Context, limit int) ([]broker.Delivery, er
 		time.Sleep(d.Between(100*time.Microsecond, 5*time.Millisecond))
 		return nil, err
 	}
-	arrived := Do(ctx, s.p, brokerCall("Receive", s.text(ds), LostOnly), func(context.Context) error { return nil })
+	// A caller that is told that its time is over has lost nothing.
+	arrived := Do(context.WithoutCancel(ctx), s.p, brokerCall("Receive", s.text(ds), LostOnly), func(context.Context) error { return nil })
 	if arrived != nil {
 		return nil, arrived // the session is broken, and gives everything back when it is closed
 	}

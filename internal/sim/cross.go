@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -40,6 +41,8 @@ type crossing struct {
 	there, back time.Duration
 	notices     time.Duration // until it notices that its context has ended, as others do at the same instant
 	long        time.Duration // until a late call arrives
+	slow        time.Duration // of a slow reply
+	open        time.Duration // until a claim without a reply is committed; 0: it is
 	gives       time.Duration // after which its caller gives up, if nobody answers
 	arrives     bool          // although its process dies on the way
 	unanswered  bool          // while its link is down
@@ -48,8 +51,17 @@ type crossing struct {
 // Cross makes a call of a process over a boundary. apply does it at the other
 // side. It gets a context that has the values of ctx and does not end.
 func Cross[T any](ctx context.Context, p *Process, c Call, apply func(context.Context) (T, error)) (reply T, err error) {
-	x := p.depart(c)
+	return cross(ctx, p.depart(c), apply)
+}
+
+// cross is Cross of a call that departs.
+func cross[T any](ctx context.Context, x *crossing, apply func(context.Context) (T, error)) (reply T, err error) {
+	p, c := x.from, x.Call
 	if err := x.travel(ctx); err != nil {
+		if !p.IsDead() {
+			x.fault = Cut
+			err = x.told(err)
+		}
 		return reply, err
 	}
 	free := context.WithoutCancel(ctx)
@@ -66,7 +78,7 @@ func Cross[T any](ctx context.Context, p *Process, c Call, apply func(context.Co
 		x.told(nil)
 		p.World.whenLate(func() {
 			time.Sleep(x.long)
-			if !p.World.IsDown(x.Links...) {
+			if !x.isCutOff() {
 				_, err := apply(free)
 				p.World.Tell(Line{Who: p.Name, What: c.What, About: c.About, Nth: x.nth, Note: "arrives late: " + Outcome(err)})
 			}
@@ -80,12 +92,15 @@ func Cross[T any](ctx context.Context, p *Process, c Call, apply func(context.Co
 		_, again := apply(free)
 		p.World.Tell(Line{Who: p.Name, What: c.What, About: c.About, Nth: x.nth, Note: "again: " + Outcome(again)})
 	}
-	time.Sleep(x.back)
+	gone := x.comesBack(ctx)
 	p.wake(x.notices)
 	switch {
 	case p.IsDead():
 		var none T
 		return none, ErrDead
+	case gone != nil:
+		var none T
+		return none, errors.Join(x.unknown(), gone)
 	case x.fault == After:
 		var none T
 		return none, x.unknown()
@@ -112,7 +127,7 @@ func (p *Process) depart(c Call) *crossing {
 	x := &crossing{Call: c, from: p, nth: w.Number(p.Name, c.What, c.About)}
 	d := w.Seed.Draw(p.Name, c.What, c.About).Nth(x.nth)
 	x.there, x.back = d.Between(200*time.Microsecond, 8*time.Millisecond), d.Between(200*time.Microsecond, 8*time.Millisecond)
-	if d.Number(50) == 0 {
+	if d.Number(50) == 0 || w.Slow > 0 && d.Chance(w.Slow) {
 		x.there += d.Between(0, 2*time.Second)
 	}
 	x.notices = d.Between(time.Nanosecond, 100*time.Microsecond)
@@ -123,6 +138,10 @@ func (p *Process) depart(c Call) *crossing {
 		x.hurry(&d)
 	}
 	x.fault = w.draw(x, &d)
+	x.slow = d.Between(time.Second/10, []time.Duration{time.Second, 3 * time.Second, 12 * time.Second}[d.Number(3)])
+	if d.Chance(w.Open) {
+		x.open = d.Between(time.Millisecond, []time.Duration{SoonCommitted, SoonCommitted, 2 * time.Second}[d.Number(3)])
+	}
 	w.mu.Lock()
 	w.result.Calls++
 	w.mu.Unlock()
@@ -185,12 +204,34 @@ func (x *crossing) arrive(ctx context.Context) error {
 	switch {
 	case x.from.IsDead() && !x.arrives:
 		return x.told(ErrDead)
-	case x.from.World.IsDown(x.Links...):
+	case x.isCutOff():
 		if x.unanswered {
 			_ = x.wait(ctx, x.gives)
 		}
 		return x.told(ErrDown)
 	}
+	return nil
+}
+
+// isCutOff reports whether a call cannot arrive.
+func (x *crossing) isCutOff() bool {
+	w := x.from.World
+	if w.isCut(x.from, x.Links[0]) {
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	isStore := x.Links[0] == StoreName
+	return w.down[x.from.host] > 0 || isStore && w.down[x.from.way] > 0 || slices.ContainsFunc(x.Links, func(l Link) bool { return w.down[l] > 0 })
+}
+
+// comesBack waits for the reply. It returns the error of ctx if that ends before a
+// slow one is there.
+func (x *crossing) comesBack(ctx context.Context) error {
+	if x.fault == Slow {
+		return x.wait(ctx, x.slow)
+	}
+	time.Sleep(x.back)
 	return nil
 }
 

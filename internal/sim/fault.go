@@ -16,25 +16,27 @@ const (
 	Hang              // it was never applied, and nobody answers
 	Late              // nobody answers, and it is applied seconds later
 	Twice             // it is applied again a moment later
+	Slow              // it is applied at once, and its reply takes seconds
+	Cut               // its caller's context ended on the way: this is never drawn
 )
 
 func (k FaultKind) String() string {
-	return [...]string{"", "fails before", "reply lost", "hangs", "late", "twice"}[k]
+	return [...]string{"", "fails before", "reply lost", "hangs", "late", "twice", "slow reply", "cut"}[k]
 }
 
 // What may go wrong with a call depends on what it does.
 var (
-	AnyFault   = []FaultKind{Before, After, Hang, Late, Twice}
-	WriteFault = []FaultKind{Before, After, Hang, Late}
-	ReadFault  = []FaultKind{Before, Hang}
+	AnyFault   = []FaultKind{Before, After, Hang, Late, Twice, Slow}
+	WriteFault = []FaultKind{Before, After, Hang, Late, Slow}
+	ReadFault  = []FaultKind{Before, Hang, Slow}
 	LostOnly   = []FaultKind{Before}
 )
 
 // Chances are the probabilities of faults, for each call.
-type Chances struct{ Before, After, Hang, Late, Twice float64 }
+type Chances struct{ Before, After, Hang, Late, Twice, Slow float64 }
 
 func (c Chances) of(k FaultKind) float64 {
-	return [...]float64{0, c.Before, c.After, c.Hang, c.Late, c.Twice}[k]
+	return [...]float64{0, c.Before, c.After, c.Hang, c.Late, c.Twice, c.Slow, 0}[k]
 }
 
 // Fault is a fault that happened.

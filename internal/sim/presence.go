@@ -2,6 +2,8 @@ package sim
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/effectively-once/once/store"
 )
@@ -15,6 +17,7 @@ type presence struct {
 
 // AppearRelay takes the lock of a relay.
 func (l *StoreLink) AppearRelay(ctx context.Context) (store.Present, error) {
+	begun := time.Now()
 	d := l.p.World.DrawNth(l.p.Name, "ID of its relay", "")
 	at := &presence{l, d.Token()}
 	err := Do(ctx, l.p, StoreRead("AppearRelay", ""), func(context.Context) error {
@@ -25,6 +28,7 @@ func (l *StoreLink) AppearRelay(ctx context.Context) (store.Present, error) {
 		at.Close()
 		return nil, err
 	}
+	l.shared.prove(l.p, at.id, begun)
 	l.p.OnDeath(at.Close)
 	return at, nil
 }
@@ -37,12 +41,32 @@ func (s *Store) mark(id [16]byte, present bool) {
 
 func (at *presence) ID() [16]byte { return at.id }
 
+// breaks reports whether the connection that has the lock breaks now.
+func (at *presence) breaks() bool {
+	w := at.link.p.World
+	if w.Chances.Hang == 0 {
+		return false
+	}
+	n := w.Number(at.link.p.Name, "connection of its lock", "")
+	d := w.Seed.Draw(at.link.p.Name, "connection of its lock").Nth(n)
+	return d.Chance(w.Chances.Hang/2) && w.Happens(fmt.Sprintf("%s loses the connection of its lock #%d", at.link.p.Name, n))
+}
+
 func (at *presence) Look(ctx context.Context, others [][16]byte) ([][16]byte, error) {
+	if at.breaks() { // the server notices at once, and the process when it gets no answer
+		at.Close()
+		d := at.link.p.World.DrawNth(at.link.p.Name, "waits for a broken connection", "")
+		_ = Sleep(ctx, d.Between(0, 5*time.Second))
+		return nil, ErrReset
+	}
+	begun := time.Now()
 	missing, err := Cross(ctx, at.link.p, StorePoll("Look", ""), func(context.Context) ([][16]byte, error) {
 		return at.link.shared.missing(at.id, others)
 	})
 	if err != nil {
 		at.Close() // the server notices a broken connection as well
+	} else {
+		at.link.shared.prove(at.link.p, at.id, begun)
 	}
 	return missing, err
 }

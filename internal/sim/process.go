@@ -17,6 +17,8 @@ type Process struct {
 	World *World
 	Name  string // of the program, and the number of the life: "relay1.2"
 
+	host Link // see HostLink
+	way  Link // see WayLink
 	kill context.CancelFunc
 
 	mu      sync.Mutex
@@ -24,6 +26,14 @@ type Process struct {
 	awake   time.Time // the end of its last stall
 	onDeath []func()
 }
+
+// HostLink is the link between a program and all that it calls. While it is down,
+// the others work on.
+func HostLink(program string) Link { return Link("host of " + program) }
+
+// WayLink is the link between a program and the store. While it is down, the program
+// has its effects elsewhere.
+func WayLink(program string) Link { return Link("way to the store of " + program) }
 
 // Start runs a program until the world ends. It is killed, stalled and started
 // again as the settings say.
@@ -45,14 +55,16 @@ func (w *World) live(name string, program Program) {
 	d := w.Seed.Draw("life of", name)
 	deaths := w.moments(&d, w.Deaths)
 	stalls := w.moments(&d, w.Stalls)
+	ofStops := w.Seed.Draw("stops of", name)
+	stops := w.moments(&ofStops, w.Stops)
 	_ = Sleep(w.running, d.Between(0, time.Second))
 	for life := 1; w.running.Err() == nil; life++ {
 		ctx, kill := context.WithCancel(context.Background())
-		p := &Process{World: w, Name: fmt.Sprintf("%s.%d", name, life), kill: kill}
-		timers := p.plan(d.Nth(life), &deaths, stalls)
-		stops := d.Between(0, time.Second/10)
+		p := &Process{World: w, Name: fmt.Sprintf("%s.%d", name, life), host: HostLink(name), way: WayLink(name), kill: kill}
+		timers := append(p.plan(d.Nth(life), &deaths, stalls), p.planStops(stops)...)
+		hears := d.Between(0, time.Second/10)
 		detach := context.AfterFunc(w.running, func() { // each process hears of the end in its own time
-			time.Sleep(stops)
+			time.Sleep(hears)
 			kill()
 		})
 		err := program(ctx, p)
@@ -102,6 +114,24 @@ func (p *Process) plan(d Draw, deaths *[]time.Duration, stalls []time.Duration) 
 		timers = append(timers, time.AfterFunc(at-now, func() {
 			if p.World.Happens(fmt.Sprintf("stall of %s %d", p.Name, n+1)) {
 				p.stall(lasts.Between(time.Second, p.World.Stall))
+			}
+		}))
+	}
+	return timers
+}
+
+// planStops sets timers for the stops to come. The program ends as it does at the
+// end of the world, and is then started again.
+func (p *Process) planStops(at []time.Duration) (timers []*time.Timer) {
+	now := p.World.Now()
+	for n, at := range at {
+		if at < now {
+			continue
+		}
+		timers = append(timers, time.AfterFunc(at-now, func() {
+			if p.World.Happens(fmt.Sprintf("stop of %s %d", p.Name, n+1)) {
+				p.World.Tell(Line{Who: p.Name, What: stops})
+				p.kill()
 			}
 		}))
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/turn"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
 )
@@ -25,13 +26,35 @@ type Store struct {
 	// else sees what it wrote. It may be nil.
 	Committed func(*memstore.Tx)
 
+	// Shelves is called with each row that came onto the shelf without a transaction
+	// of a caller. It may be nil.
+	Shelves func(store.Shelved)
+
 	// Recorded is called after each call that may have changed the record of a key,
 	// before any other such call, with the process that made it. keep is how long its
 	// settlement keeps the key. It may be nil.
 	Recorded func(p *Process, k once.Key, keep time.Duration)
 
+	// Wrote is called after each call that may have changed the positions or the shelf
+	// of a consumer, before any other such call, with the process that made it, or nil
+	// for a person at the store, and with its transaction and what that has put on the
+	// shelf, if it has one. It may be nil.
+	Wrote func(p *Process, consumer string, tx *memstore.Tx, aside []store.Shelved)
+
+	// Outboxed is called after each call that may have changed the outbox, before any
+	// other such call, with the process that made it, or nil for a person at the store.
+	// It may be nil.
+	Outboxed func(*Process, Outboxed)
+
+	// Stuck is called when a relay has made some of these messages Stuck. It may be nil.
+	Stuck func(ids []string)
+
 	mu      sync.Mutex
-	present map[[16]byte]bool // relays whose lock is held
+	present map[[16]byte]bool   // relays whose lock is held
+	proved  map[[16]byte]proved // when they last looked
+	relays  map[[16]byte]string // their processes
+	lanes   [store.Lanes]LaneHold
+	leasing turn.Turn // taken from a change of leases until it is noted
 
 	recording sync.Mutex // held from a change of a record until Recorded has been called
 	touched   map[*memstore.Tx][]touch
@@ -42,7 +65,8 @@ func NewStore(w *World, o *memstore.Options) *Store { return StoreOn(w, memstore
 
 // StoreOn returns a store that may have been in other worlds before.
 func StoreOn(w *World, s *memstore.Store) *Store {
-	return &Store{Store: s, world: w, present: make(map[[16]byte]bool), touched: make(map[*memstore.Tx][]touch)}
+	return &Store{Store: s, world: w, present: make(map[[16]byte]bool), proved: make(map[[16]byte]proved), relays: make(map[[16]byte]string),
+		touched: make(map[*memstore.Tx][]touch)}
 }
 
 // Link returns the store as a process sees it.
@@ -90,12 +114,14 @@ func StorePoll(what, about string) Call {
 
 func KeyText(k once.Key) string { return k.Operation + "/" + k.ID }
 
-func outgoingText(ms []store.Outgoing) string {
+func outgoingText(ms []store.Outgoing) string { return strings.Join(outgoingIDs(ms), " ") }
+
+func outgoingIDs(ms []store.Outgoing) []string {
 	ids := make([]string, len(ms))
 	for i, m := range ms {
 		ids[i] = m.Message.ID
 	}
-	return strings.Join(ids, " ")
+	return ids
 }
 
 func shelvedText(ms []store.Shelved) string {
@@ -109,7 +135,12 @@ func shelvedText(ms []store.Shelved) string {
 func (l *StoreLink) Options() *once.Options { return l.at.Options() }
 
 func (l *StoreLink) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
-	return Cross(ctx, l.p, StoreWrite("Claim", KeyText(r.Key)), func(ctx context.Context) (once.Record, error) {
+	x := l.p.depart(StoreWrite("Claim", KeyText(r.Key)))
+	return cross(ctx, x, func(ctx context.Context) (once.Record, error) {
+		if x.fault == After && x.open > 0 {
+			l.claimInFlight(ctx, r, x)
+			return once.Record{}, nil // which nobody gets
+		}
 		defer l.record(touch{key: r.Key})()
 		return l.at.Claim(ctx, r)
 	})
@@ -131,7 +162,7 @@ func (l *StoreLink) Extend(ctx context.Context, f once.Fence, d time.Duration) e
 func (l *StoreLink) Settle(ctx context.Context, s once.Settlement) error {
 	about := fmt.Sprintf("%s %s", KeyText(s.Key), s.Status)
 	return Do(ctx, l.p, StoreWrite("Settle", about), func(ctx context.Context) error {
-		defer l.record(touch{s.Key, s.KeepKey})()
+		defer l.record(touch{key: s.Key, keep: s.KeepKey})()
 		return l.at.Settle(ctx, s)
 	})
 }
@@ -187,7 +218,22 @@ func (l *StoreLink) RetireConsumer(ctx context.Context, r store.Retirement) erro
 
 func (l *StoreLink) Shelve(ctx context.Context, ms []store.Shelved) error {
 	ms = slices.Clone(ms)
-	return Do(ctx, l.p, StoreWrite("Shelve", shelvedText(ms)), func(ctx context.Context) error { return l.at.Shelve(ctx, ms) })
+	return Do(ctx, l.p, StoreWrite("Shelve", shelvedText(ms)), func(ctx context.Context) error {
+		defer l.record(shelvedFor(nil, ms)...)()
+		err := l.at.Shelve(ctx, ms)
+		if err == nil {
+			l.shared.shelves(ms)
+		}
+		return err
+	})
+}
+
+func (s *Store) shelves(ms []store.Shelved) {
+	for _, m := range ms {
+		if s.Shelves != nil {
+			s.Shelves(m)
+		}
+	}
 }
 
 func (l *StoreLink) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
@@ -198,12 +244,16 @@ func (l *StoreLink) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Sh
 
 func (l *StoreLink) Change(ctx context.Context, m store.Shelved) error {
 	c := StoreWrite("Change", shelvedText([]store.Shelved{m}))
-	return Do(ctx, l.p, c, func(ctx context.Context) error { return l.at.Change(ctx, m) })
+	return Do(ctx, l.p, c, func(ctx context.Context) error {
+		defer l.record(touch{consumer: m.Consumer})()
+		return l.at.Change(ctx, m)
+	})
 }
 
 func (l *StoreLink) ChangeMany(ctx context.Context, ms []store.Shelved) ([]bool, error) {
 	ms = slices.Clone(ms)
 	return Cross(ctx, l.p, StoreWrite("ChangeMany", shelvedText(ms)), func(ctx context.Context) ([]bool, error) {
+		defer l.record(shelvedFor(nil, ms)...)()
 		return l.at.ChangeMany(ctx, ms)
 	})
 }
@@ -215,7 +265,10 @@ func (l *StoreLink) ForgetShelved(ctx context.Context, keep time.Duration, limit
 }
 
 func (l *StoreLink) ShelveTx(ctx context.Context, tx *memstore.Tx, ms []store.Shelved) error {
-	return Do(ctx, l.p, StoreRead("ShelveTx", shelvedText(ms)), func(ctx context.Context) error { return l.at.ShelveTx(ctx, tx, ms) })
+	return Do(ctx, l.p, StoreRead("ShelveTx", shelvedText(ms)), func(ctx context.Context) error {
+		l.shared.touch(tx, shelvedFor(tx, ms)...)
+		return l.at.ShelveTx(ctx, tx, ms)
+	})
 }
 
 func (l *StoreLink) BlockedTx(ctx context.Context, tx *memstore.Tx, consumer string, keys []string, parkedToo bool) ([]string, error) {
@@ -226,7 +279,10 @@ func (l *StoreLink) BlockedTx(ctx context.Context, tx *memstore.Tx, consumer str
 
 func (l *StoreLink) ChangeTx(ctx context.Context, tx *memstore.Tx, m store.Shelved) error {
 	c := StoreRead("ChangeTx", shelvedText([]store.Shelved{m}))
-	return Do(ctx, l.p, c, func(ctx context.Context) error { return l.at.ChangeTx(ctx, tx, m) })
+	return Do(ctx, l.p, c, func(ctx context.Context) error {
+		l.shared.touch(tx, touch{consumer: m.Consumer, tx: tx})
+		return l.at.ChangeTx(ctx, tx, m)
+	})
 }
 
 func (l *StoreLink) ClaimTx(ctx context.Context, tx *memstore.Tx, rs []once.ClaimRequest) ([]once.Record, error) {
@@ -244,17 +300,24 @@ func (l *StoreLink) SettleTx(ctx context.Context, tx *memstore.Tx, sets []once.S
 }
 
 func (l *StoreLink) PutTx(ctx context.Context, tx *memstore.Tx, ms []store.Outgoing) error {
-	return Do(ctx, l.p, StoreRead("PutTx", outgoingText(ms)), func(ctx context.Context) error { return l.at.PutTx(ctx, tx, ms) })
+	return Do(ctx, l.p, StoreRead("PutTx", outgoingText(ms)), func(ctx context.Context) error {
+		l.shared.touch(tx, outboxed(ms))
+		return l.at.PutTx(ctx, tx, ms)
+	})
 }
 
 func (l *StoreLink) OpenPosition(ctx context.Context, consumer, partition string) (store.Position, error) {
 	return Cross(ctx, l.p, StoreWrite("OpenPosition", consumer+" "+partition), func(ctx context.Context) (store.Position, error) {
+		defer l.record(touch{consumer: consumer})()
 		return l.at.OpenPosition(ctx, consumer, partition)
 	})
 }
 
 func (l *StoreLink) SetPosition(ctx context.Context, to store.Position) error {
-	return Do(ctx, l.p, StoreWrite("SetPosition", to.Consumer), func(ctx context.Context) error { return l.at.SetPosition(ctx, to) })
+	return Do(ctx, l.p, StoreWrite("SetPosition", to.Consumer), func(ctx context.Context) error {
+		defer l.record(touch{consumer: to.Consumer})()
+		return l.at.SetPosition(ctx, to)
+	})
 }
 
 func (l *StoreLink) Positions(ctx context.Context, consumer string) ([]store.Position, error) {
@@ -278,13 +341,19 @@ func (l *StoreLink) DecidedOutgoing(ctx context.Context, onlyStuck bool) ([]stor
 func (l *StoreLink) MoveOutgoing(ctx context.Context, me [16]byte, ms []store.Outgoing, to store.OutgoingState) (int, error) {
 	ms = slices.Clone(ms)
 	return Cross(ctx, l.p, StoreWrite("Move", outgoingText(ms)+" "+to.String()), func(ctx context.Context) (int, error) {
-		return l.at.MoveOutgoing(ctx, me, ms, to)
+		defer l.record(outboxed(ms))()
+		n, err := l.at.MoveOutgoing(ctx, me, ms, to)
+		if n > 0 && to == store.Stuck && me != [16]byte{} && l.shared.Stuck != nil {
+			l.shared.Stuck(outgoingIDs(ms))
+		}
+		return n, err
 	})
 }
 
 func (l *StoreLink) RemoveOutgoing(ctx context.Context, me [16]byte, ms []store.Outgoing) (int, error) {
 	ms = slices.Clone(ms)
 	return Cross(ctx, l.p, StoreWrite("Remove", outgoingText(ms)), func(ctx context.Context) (int, error) {
+		defer l.record(outboxed(ms))()
 		return l.at.RemoveOutgoing(ctx, me, ms)
 	})
 }
@@ -292,6 +361,7 @@ func (l *StoreLink) RemoveOutgoing(ctx context.Context, me [16]byte, ms []store.
 func (l *StoreLink) Sent(ctx context.Context, me [16]byte, ms []store.Outgoing, then store.Ending) (int, error) {
 	ms = slices.Clone(ms)
 	return Cross(ctx, l.p, StoreWrite("Sent", outgoingText(ms)), func(ctx context.Context) (int, error) {
+		defer l.record(outboxed(ms))()
 		return l.at.Sent(ctx, me, ms, then)
 	})
 }
@@ -301,7 +371,14 @@ func (l *StoreLink) HandOver(ctx context.Context, me [16]byte, ms []store.Outgoi
 
 	ms, rows = slices.Clone(ms), slices.Clone(rows)
 	return Cross(ctx, l.p, StoreWrite("HandOver", outgoingText(ms)), func(ctx context.Context) ([]bool, error) {
-		return l.at.HandOver(ctx, me, ms, rows, then)
+		defer l.record(outboxed(ms))()
+		handed, err := l.at.HandOver(ctx, me, ms, rows, then)
+		for i, done := range handed {
+			if done && err == nil {
+				l.shared.shelves(rows[i])
+			}
+		}
+		return handed, err
 	})
 }
 
@@ -336,13 +413,35 @@ func (l *StoreLink) LeaseLanes(ctx context.Context, me [16]byte, ttl time.Durati
 	c := StoreWrite("LeaseLanes", "")
 	c.Quietly = true
 	return Cross(ctx, l.p, c, func(ctx context.Context) (store.Leases, error) {
-		return l.at.LeaseLanes(ctx, me, ttl, lanes)
+		if err := l.shared.leasing.Take(ctx); err != nil {
+			return store.Leases{}, err
+		}
+		defer l.shared.leasing.Give()
+		at := Outboxed{Relay: me, Lanes: lanes, Leased: new(store.Leases)}
+		defer l.record(touch{outbox: at})()
+		leases, err := l.at.LeaseLanes(ctx, me, ttl, lanes)
+		*at.Leased = leases
+		if err == nil {
+			l.shared.leased(l.p, me, leases)
+		}
+		return leases, err
 	})
 }
 
 func (l *StoreLink) ReleaseLanes(ctx context.Context, me [16]byte, lanes []int) error {
 	lanes = slices.Clone(lanes)
-	return Do(ctx, l.p, StoreWrite("ReleaseLanes", fmt.Sprint(lanes)), func(ctx context.Context) error { return l.at.ReleaseLanes(ctx, me, lanes) })
+	return Do(ctx, l.p, StoreWrite("ReleaseLanes", fmt.Sprint(lanes)), func(ctx context.Context) error {
+		if err := l.shared.leasing.Take(ctx); err != nil {
+			return err
+		}
+		defer l.shared.leasing.Give()
+		defer l.record(touch{outbox: Outboxed{Relay: me, Lanes: l.shared.orAll(lanes), Released: true, Counts: l.shared.counts(me)}})()
+		err := l.at.ReleaseLanes(ctx, me, lanes)
+		if err == nil {
+			l.shared.released(me, lanes)
+		}
+		return err
+	})
 }
 
 // HearOutbox begins to listen. Each process hears of a commit in its own time.

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -56,10 +57,42 @@ func (l *StoreLink) TransactAt(ctx context.Context, from, to store.Position, bod
 				l.shared.touchedBy(tx)
 				return err
 			}
+			l.shared.touch(tx, touch{consumer: from.Consumer, tx: tx})
 			return c.arrives(tx)
 		})
 	})
 	return err
+}
+
+// InFlight is the What of a claim without a reply that is still to be committed.
+const InFlight = "claims in flight"
+
+// SoonCommitted is before a caller who repeats a claim gives up.
+const SoonCommitted = 30 * time.Millisecond
+
+// ForLong is the Note of one that is in flight for longer.
+const ForLong = "for long"
+
+// claimInFlight makes a claim that is committed after a while. It returns when
+// others meet it.
+func (l *StoreLink) claimInFlight(ctx context.Context, r once.ClaimRequest, x *crossing) {
+	note := ""
+	if x.open > SoonCommitted {
+		note = ForLong
+	}
+	l.p.World.Tell(Line{Who: l.p.Name, What: InFlight, About: x.About, Nth: x.nth, Note: note})
+	met := make(chan struct{})
+	l.p.World.Go(func() {
+		committed := func() { close(met) } // if it is not won
+		_, _ = l.at.Transact(ctx, []once.ClaimRequest{r}, func(*memstore.Tx, []once.Record) ([]once.Settlement, error) {
+			close(met)
+			time.Sleep(x.open)
+			committed = l.record(touch{key: r.Key})
+			return nil, nil
+		})
+		committed()
+	})
+	<-met
 }
 
 func (l *StoreLink) begin(ctx context.Context, about string) error {
@@ -99,10 +132,13 @@ func (c *committing) run(transact func(context.Context) ([]once.Record, error)) 
 	if a.panicked != nil {
 		panic(a.panicked)
 	}
-	time.Sleep(c.back)
+	gone := c.comesBack(c.ctx)
 	c.from.wake(c.notices)
-	if c.from.IsDead() {
+	switch {
+	case c.from.IsDead():
 		return nil, ErrDead
+	case gone != nil && c.tx != nil:
+		return nil, errors.Join(c.unknown(), gone)
 	}
 	return a.recs, a.err
 }
@@ -143,16 +179,15 @@ func (c *committing) arrives(tx *memstore.Tx) (err error) {
 	}()
 	c.from.wake(c.notices)
 	time.Sleep(c.there)
-	w := c.from.World
 	switch {
-	case c.from.IsDead() && !c.crossing.arrives, w.IsDown(StoreName), c.fault == Before:
+	case c.from.IsDead() && !c.crossing.arrives, c.isCutOff(), c.fault == Before:
 		return ErrReset
 	case c.fault == Hang:
 		return c.hangs(c.ctx)
 	case c.fault == Late:
 		c.answers <- answer{err: c.hangs(c.ctx)}
 		time.Sleep(c.long)
-		if w.IsDown(StoreName) {
+		if c.isCutOff() {
 			return ErrReset
 		}
 	}

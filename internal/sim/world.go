@@ -19,7 +19,13 @@ type Settings struct {
 	Deaths  int              // of each process
 	Stalls  int              // of each process
 	Stall   time.Duration    // the longest
+	Stops   int              // of each process, in order, as for a new version
+	Slow    float64          // calls whose way takes up to two seconds more, beside one in 50
 	Outages []Outage
+
+	// Open is the probability that a claim whose reply is lost is not committed yet:
+	// its server waits for another one. It is soon, or in two seconds.
+	Open float64
 
 	// Busy is when the faults stop, if that is not after Length.
 	Busy time.Duration
@@ -41,6 +47,9 @@ type Settings struct {
 // one, such as "topic a".
 type Link string
 
+// LinkOf is a link as one program sees it, which can be cut alone.
+func LinkOf(l Link, program string) Link { return l + " of " + Link(program) }
+
 // Outage takes a link down, Times times, each time for up to Longest.
 type Outage struct {
 	Link    Link
@@ -58,6 +67,7 @@ type World struct {
 	traits  map[string]bool
 	calm    bool
 	down    map[Link]int
+	cuts    bool               // there are outages of links of one program
 	heard   []func(Link, bool) // told when a link goes down or comes back
 	parts   []<-chan struct{}  // end with the processes
 	result  Result
@@ -101,6 +111,9 @@ func New(s Settings) *World {
 	if w.Progress == nil {
 		w.Progress = new(atomic.Int64)
 	}
+	for _, o := range s.Outages {
+		w.cuts = w.cuts || strings.Contains(string(o.Link), " of ")
+	}
 	w.running, w.end = context.WithCancel(context.Background())
 	return w
 }
@@ -139,7 +152,7 @@ func (w *World) Tell(l Line) {
 
 func (w *World) tell(l Line) {
 	w.Progress.Add(1)
-	if w.running.Err() != nil && !l.isLaw && !w.Loud {
+	if w.running.Err() != nil && !l.isLaw && l.Fault != Cut && !w.Loud {
 		return // what happens while processes end is no part of the history
 	}
 	l.At = w.Now()
@@ -180,15 +193,21 @@ func (w *World) Broke(law Law, about, format string, args ...any) {
 	w.tell(Line{What: "LAW " + string(law), About: about, Note: b.Note, isLaw: true})
 }
 
-// The What of a process that stalls, or is killed.
+// The What of a process that stalls, is killed, or is told to stop.
 const (
 	stalls = "STALLS"
 	dies   = "DIES"
+	stops  = "STOPS"
 )
 
 // StallsOf returns how often processes of a program began to stall between two times.
 func (w *World) StallsOf(program string, from, to time.Time) int {
 	return w.happened(stalls, program, from, to)
+}
+
+// StopsOf is StallsOf for stops in order.
+func (w *World) StopsOf(program string, from, to time.Time) int {
+	return w.happened(stops, program, from, to)
 }
 
 // DeathsOf returns how often processes of a program were killed; "": of any.
@@ -261,6 +280,12 @@ func (w *World) CallsAbout(object string) (calls []Line) {
 	return calls
 }
 
+// WasCutOff reports whether the last call about an object was cut off on its way.
+func (w *World) WasCutOff(object string) bool {
+	calls := w.CallsAbout(object)
+	return len(calls) > 0 && calls[len(calls)-1].Fault == Cut
+}
+
 // Calm ends all faults. Those that have begun, such as late calls, may still have
 // their effects.
 func (w *World) Calm() {
@@ -304,6 +329,15 @@ func (w *World) IsDown(links ...Link) bool {
 		}
 	}
 	return false
+}
+
+// isCut reports whether a process does not reach what is called.
+func (w *World) isCut(p *Process, l Link) bool {
+	if !w.cuts {
+		return false
+	}
+	program, _, _ := strings.Cut(p.Name, ".")
+	return w.IsDown(LinkOf(l, program))
 }
 
 // AnyDown reports whether any link at all is down.

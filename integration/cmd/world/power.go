@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/effectively-once/once/integration/seedbugs"
@@ -130,8 +131,8 @@ func (t *powerTask) find(ctx context.Context, b seedbugs.WorldBug) (h hit, err e
 	return h, err
 }
 
-// first plays worlds until one breaks a law. It returns how many it has played,
-// and all laws that it broke.
+// first plays worlds until one breaks a law, or ends its process. It returns how
+// many it has played, and all laws that it broke.
 func (t *powerTask) first(ctx context.Context, binary *world.Binary, kind string, from, seeds int,
 	limit time.Duration) (n int, law string, err error) {
 
@@ -145,8 +146,32 @@ func (t *powerTask) first(ctx context.Context, binary *world.Binary, kind string
 	if err != nil && !errors.As(err, &exit) {
 		return 0, "", err
 	}
-	if scanned, _ := fmt.Sscanf(string(out), "seeds %d law %s", &n, &law); scanned == 0 {
-		return 0, "", fmt.Errorf("%w\n%s", err, out)
-	}
-	return n, law, nil
+	return readBrief(string(out), cmd.ProcessState.ExitCode())
 }
+
+// readBrief reads what worlds print with -brief. Of those that ended their process,
+// the last one counts as played.
+func readBrief(out string, exit int) (n int, law string, err error) {
+	for line := range strings.Lines(out) {
+		_, _ = fmt.Sscanf(line, "begins %d", &n)
+		if strings.HasPrefix(line, "seeds ") {
+			_, _ = fmt.Sscanf(line, "seeds %d law %s", &n, &law)
+			return n, law, nil
+		}
+	}
+	switch {
+	case n > 0 && exit == crashExit:
+		return n, crashed, nil
+	case n > 0 && exit == world.StallExit:
+		return n, stalled, nil
+	}
+	return 0, "", fmt.Errorf("no world was played, and the exit code is %d:\n%s", exit, out)
+}
+
+// What is told in the place of a law if a world did not come to its end.
+const (
+	crashed = "crashed" // the process ended, such as by a panic
+	stalled = "stalled" // it made no progress
+)
+
+const crashExit = 2 // of the runtime, and of tests that panic
