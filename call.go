@@ -39,7 +39,8 @@ type call struct {
 	readFirst   bool     // read the record before claiming: the work is probably a duplicate
 	id          [16]byte // key.UUID
 	token       [16]byte
-	unheard     time.Time // of the first claim with this token whose reply was lost
+	unheard     time.Time // since when a claim with this token whose reply was lost may have been applied
+	asked       time.Time // when the last claim began
 	held        int64     // the attempt, while the work of Do runs
 	fingerprint []byte
 	ownPrint    [32]byte // what fingerprint points to, if the call has an input

@@ -88,8 +88,9 @@ func (c *call) request(take int64, now time.Time) ClaimRequest {
 }
 
 // claim repeats a claim whose reply was lost: the store recognises its token. It
-// also returns when it began, or the first one before it whose reply was lost, which
-// may be the one that is recognised.
+// also returns when it began, or one before it whose reply was lost, which may be the
+// one that is recognised: not before the store has last said that somebody else has
+// the key.
 func (c *call) claim(ctx context.Context, take int64) (rec Record, begun time.Time, err error) {
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: 500 * time.Millisecond}
 	for tries := 1; ; tries++ {
@@ -102,13 +103,17 @@ func (c *call) claim(ctx context.Context, take int64) (rec Record, begun time.Ti
 		}
 		r := c.request(take, now)
 		limited := lazyctx.Limit(ctx, now.Add(callTime+r.Wait))
+		c.asked = now
 		rec, err = c.store.Claim(limited, r)
 		limited.Stop()
-		if err != nil && c.unheard.IsZero() {
-			c.unheard = now
-		}
 		// After a lost reply, the claim in flight may be our own, still on its way.
 		inFlight := err == nil && rec.Status == Running && rec.Owner == [16]byte{}
+		switch {
+		case err != nil && c.unheard.IsZero():
+			c.unheard = now
+		case err == nil && !inFlight && !rec.HeldBy(c.token) && !c.unheard.IsZero():
+			c.unheard = now
+		}
 		if err == nil && (tries == 1 || !inFlight) || isFinal(err) {
 			return rec, begun, err
 		}

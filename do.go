@@ -96,7 +96,7 @@ func (e *effect[T]) attempt(ctx context.Context, take int64) (Record, bool, erro
 			}
 			return rec, false, err
 		}
-		if e.took > 0 && e.op.isForgotten(rec, begun) { // the claim took too long
+		if e.took > 0 && e.op.isForgotten(rec, e.asked) { // the claim took too long
 			set := e.settlement(rec.fence(), Parked, whyForgotten(rec))
 			rec.Status, rec.Reason = set.Status, set.Reason
 			return rec, false, e.record(ctx, set)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/faketime"
+	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -68,4 +69,34 @@ func TestNothingIsSentOnceTheKeyMayBeForgotten(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The reply to the first claim of a call is lost, the key is another call's, which
+// crashes. 30 seconds later this call takes over. The other system honours the key
+// for 50 seconds, and it is 30 seconds old.
+func TestAKeyIsNoOlderForAReplyThatWasLostLongBefore(t *testing.T) {
+	faketime.Long(t, func(t *testing.T) {
+		op := &once.Operation[string]{Name: "charge", OnUnknown: once.Resend, KeyValidFor: 50 * time.Second,
+			Policy: once.Policy{Lease: 30 * time.Second, Wait: 45 * time.Second}}
+		s := &hooks{Store: memstore.New(nil)}
+		began := time.Now()
+		if _, err := s.Store.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: op.For("1").Key(), Owner: name.Token()}, Lease: 30 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		lost := false
+		s.claim = func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
+			rec, err := claim(ctx, r)
+			if !lost {
+				lost = true
+				return once.Record{}, errNet
+			}
+			return rec, err
+		}
+		ran := false
+		_, err := once.Do(t.Context(), s, op.For("1"), func(context.Context, once.Key) (string, error) { ran = true; return "", nil })
+		rec, _ := s.Get(t.Context(), op.For("1").Key())
+		if !ran || err != nil {
+			t.Errorf("%v after the first attempt, Do ran: %v, and returned %v; the record is %v, %q, age %v", time.Since(began), ran, err, rec.Status, rec.Reason, rec.Age)
+		}
+	})
 }
