@@ -21,7 +21,7 @@ type holds struct {
 	*env
 	byKey   map[string]*hold
 	keyless map[place]*hold
-	aside   map[place]bool // messages without an ordering key that are Stuck, by the last look
+	aside   map[place]bool // messages without an ordering key that became Stuck since those at work were read
 	looked  time.Time      // when the holds of all lanes were last read
 	rows    int            // how many messages were read for that
 	took    time.Duration  // how long it took
@@ -149,7 +149,6 @@ func (h *holds) look(ctx context.Context, mine func(lane int) bool, onlyStuck bo
 	if err != nil {
 		return err
 	}
-	clear(h.aside)
 	for i := range ms {
 		m := &ms[i]
 		switch {

@@ -242,3 +242,61 @@ func TestAChunkIsNotContinuedInALaterTermOfItsLane(t *testing.T) {
 		}
 	})
 }
+
+// A person parks a message of a chunk that is being published, and discards it some
+// seconds later. The relay has seen that it is parked.
+func TestAParkedMessageThatIsThenDiscardedIsNotPublished(t *testing.T) {
+	for _, key := range []string{"", "key"} {
+		inBubble(t, func(b *bench) {
+			r := b.relay()
+			r.Batch = 1
+			var step atomic.Int32
+			var discarded atomic.Bool
+			b.sender.set(nil, func(m *broker.Message) error {
+				time.Sleep(time.Second) // a slow broker
+				switch step.Add(1) {
+				case 1:
+					b.park(store.Pending, "k0009")
+				case 5:
+					tally, err := outbox.Admin{Store: b.store}.Discard(b.Context(), store.OutgoingQuery{IDs: []string{"k0009"}},
+						outbox.Decision{By: "me", Reason: "wrong prices"})
+					b.must(err)
+					discarded.Store(tally.Changed == 1)
+				}
+				return nil
+			})
+			b.put(some(10, "k", key)...)
+			stop := b.run(r)
+			time.Sleep(time.Hour)
+			if got := b.sender.taken(); !discarded.Load() || slices.Contains(got, "k0009") {
+				b.Errorf("ordering key %q: k0009 was parked, and discarded: %v, four seconds before, and %q were published", key, discarded.Load(), got)
+			}
+			stop()
+		})
+	}
+}
+
+// A chunk takes longer than store.DecisionTime. A message of it is parked all along.
+func TestAParkedMessageIsNotPublishedAfterDecisionTime(t *testing.T) {
+	for _, key := range []string{"", "key"} {
+		inBubble(t, func(b *bench) {
+			r := b.relay()
+			r.Batch, r.PublishTime = 1, 2*time.Minute
+			var step atomic.Int32
+			b.sender.set(nil, func(m *broker.Message) error {
+				time.Sleep(time.Minute)
+				if step.Add(1) == 1 {
+					b.park(store.Pending, "k0015")
+				}
+				return nil
+			})
+			b.put(some(16, "k", key)...)
+			stop := b.run(r)
+			time.Sleep(time.Hour)
+			if got := b.sender.taken(); slices.Contains(got, "k0015") {
+				b.Errorf("ordering key %q: k0015 is parked (%d Stuck), and %q were published", key, len(b.rows(store.Stuck)), got)
+			}
+			stop()
+		})
+	}
+}

@@ -103,6 +103,7 @@ func (r *retrier) readHold(ctx, working context.Context, o *hold, c *carrier) (m
 	if o.key == "" {
 		q.After, q.Limit = o.after, 1
 	}
+	clear(r.holds.aside)
 	for {
 		if ms, err = r.read(ctx, q); err != nil {
 			return nil, false, err
