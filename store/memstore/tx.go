@@ -91,9 +91,7 @@ func (tx *Tx) end(commit bool) error {
 		return errEnded()
 	}
 	tx.ended = true
-	if tx.begun == s.restored.Load() {
-		tx.letGo()
-	}
+	tx.letGo()
 	switch {
 	case commit && tx.begun != s.restored.Load():
 		return errRestored
@@ -111,16 +109,19 @@ func (tx *Tx) end(commit bool) error {
 
 var errRestored = fmt.Errorf("%w: another server has taken over", once.ErrOutcomeUnknown)
 
-// letGo lets other calls write the rows that this transaction has written.
+// letGo lets other calls write the rows that this transaction has written. If the
+// store was restored meanwhile, others may have taken them.
 func (tx *Tx) letGo() {
-	for k := range tx.rows {
-		delete(tx.store.taken, k)
-	}
-	for at := range tx.positions {
-		delete(tx.store.moving, at)
-	}
-	for seq := range tx.changed {
-		delete(tx.store.changing, seq)
+	letGoOf(tx, tx.store.taken, tx.rows)
+	letGoOf(tx, tx.store.moving, tx.positions)
+	letGoOf(tx, tx.store.changing, tx.changed)
+}
+
+func letGoOf[K comparable, V any](tx *Tx, holders map[K]*Tx, written map[K]V) {
+	for k := range written {
+		if holders[k] == tx {
+			delete(holders, k)
+		}
 	}
 }
 
