@@ -105,8 +105,11 @@ const RetireSilence = 5 * time.Minute
 // Retire takes a consumer out of use whose processes have ended for good. Stop them
 // first: it is refused with [store.ErrConsumerState] if one was at work in the last
 // five minutes, if the consumer has another name as well, or, with
-// [store.ErrShelfInUse], if it has messages on the shelf. With discard, these are given up first, those that wait for another
-// attempt as well as those that are parked: see Discard.
+// [store.ErrShelfInUse], if it has messages on the shelf or in its queue. With
+// discard, these are given up, those that wait for another attempt as well as those
+// that are parked: see Discard. A message that a relay was putting into the queue
+// meanwhile may be left there, for nobody. The same call gives it up, and returns
+// [store.ErrConsumerState] because the consumer is retired.
 //
 // What remains is one row, which keeps the name. If the consumer is started again,
 // Run returns an error that says when, by whom and why it was retired. It also
@@ -135,12 +138,16 @@ func (d Admin) Retire(ctx context.Context, called string, discard bool, by Decis
 	if err != nil {
 		return ConsumerChange{}, err
 	}
-	r := store.Retirement{Name: called, As: store.RetiredSource(time.Now(), by.By, by.Reason), Silence: RetireSilence}
+	r := store.Retirement{Name: called, As: store.RetiredSource(time.Now(), by.By, by.Reason), Silence: RetireSilence, Queued: discard}
 	c, err := d.consumer(ctx, rows, called)
 	if err != nil {
 		return c, err
 	}
+	queue := store.QueueOf(c.Keys)
 	if _, _, err := store.RetireRows(rows, r); err != nil {
+		if discard && areRetired(rows, c.Keys) {
+			err = errors.Join(err, d.giveUp(ctx, &c, by, queue))
+		}
 		return c, err
 	}
 	if err := store.Corrupt(c.Positions); err != nil { // before anything is given up
@@ -150,18 +157,45 @@ func (d Admin) Retire(ctx context.Context, called string, discard bool, by Decis
 		return c, fmt.Errorf("%w: %q", store.ErrShelfInUse, called)
 	}
 	if discard {
-		for _, consumer := range []string{c.Keys, store.QueueOf(c.Keys)} {
-			t, err := d.discard(ctx, store.ShelfQuery{Consumer: consumer}, []store.ShelfState{store.Waiting, store.Parked}, by)
-			c.Discarded.add(t)
-			if err != nil {
-				return c, err
-			}
+		if err := d.giveUp(ctx, &c, by, c.Keys, queue); err != nil {
+			return c, err
 		}
 	}
 	if by.DryRun {
 		return c, nil
 	}
-	return c, d.repeatEdit(ctx, func(bool) error { return editor.RetireConsumer(ctx, r) })
+	err = d.repeatEdit(ctx, func(bool) error { return editor.RetireConsumer(ctx, r) })
+	if err != nil || !discard {
+		return c, err
+	}
+	return c, d.giveUp(ctx, &c, by, queue) // what came until it was retired
+}
+
+// giveUp discards what a consumer has on the shelf and in its queue.
+func (d Admin) giveUp(ctx context.Context, c *ConsumerChange, by Decision, from ...string) error {
+	for _, consumer := range from {
+		t, err := d.discard(ctx, store.ShelfQuery{Consumer: consumer}, []store.ShelfState{store.Waiting, store.Parked}, by)
+		c.Discarded.add(t)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// areRetired reports whether all consumers with these keys, under all names, are
+// retired.
+func areRetired(rows []store.RegistryRow, keys string) bool {
+	found := false
+	for _, row := range rows {
+		if row.Keys != keys {
+			continue
+		}
+		if _, _, _, found = store.RetiredAt(row.Source); !found {
+			return false
+		}
+	}
+	return found
 }
 
 var errAnonymous = invalid("a decision needs By and Reason: who decides, and why")
@@ -180,6 +214,10 @@ func (d Admin) registry(ctx context.Context) (rows []store.RegistryRow, err erro
 	if !ok {
 		return nil, fmt.Errorf("inbox: %w: %T has no registry of consumers", errors.ErrUnsupported, d.Store)
 	}
+	return registryRows(ctx, registry)
+}
+
+func registryRows(ctx context.Context, registry store.Registry) (rows []store.RegistryRow, err error) {
 	all, err := registry.Consumers(ctx)
 	for _, c := range all {
 		rows = append(rows, store.RegistryRow{Consumer: c, At: -int64(c.Seen)})

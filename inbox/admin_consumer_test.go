@@ -517,3 +517,50 @@ func (s *forgetful) RenameConsumer(ctx context.Context, from, to string) error {
 func (s *forgetful) RetireConsumer(ctx context.Context, r store.Retirement) error {
 	return s.reply(s.Store.RetireConsumer(ctx, r))
 }
+
+// pausedMoves is paused, and commits nothing either.
+type pausedMoves struct{ *paused }
+
+func (s pausedMoves) TransactAt(ctx context.Context, from, to store.Position, do func(*memstore.Tx) error) error {
+	if s.still.Load() {
+		return errors.New("the process is paused")
+	}
+	return s.Store.TransactAt(ctx, from, to, do)
+}
+
+// A process was paused for so long that its consumer could be retired, with its first
+// message of a partition in hand: the position is open and has no log. (With one
+// message handled before, it ends with ErrLogChanged.) It must handle nothing more.
+func TestAPausedProcessOfARetiredConsumerDoesNotBeginAPartition(t *testing.T) {
+	for _, had := range []bool{true, false} {
+		onLongBench(t, func(t *testing.T, b *bench) {
+			s := pausedMoves{&paused{Store: b.store}}
+			c := &inbox.Consumer{Name: "billing", Source: b.broker.Log("orders", "billing", 1), Checkpoint: true,
+				Handler: inbox.Tx(s, b.effect), Stats: new(inbox.Stats)}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- c.Run(ctx) }()
+			await(t, "registered", func() bool { return b.isRegistered("billing") })
+			if had {
+				b.publish("orders", message("m0"))
+				await(t, "handled", func() bool { return b.count("m0") == 1 })
+			}
+			s.still.Store(true)
+			b.publish("orders", message("m1"))
+			time.Sleep(2*inbox.RetireSilence + time.Second)
+			change, err := b.admin().Retire(t.Context(), "billing", false, ann)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.still.Store(false)
+			time.Sleep(5 * time.Minute)
+			if n := b.count("m1"); n != 0 {
+				t.Errorf("had a message before: %v, positions %+v: m1 has %d effects, by a consumer that was retired before", had, change.Positions, n)
+			}
+			cancel()
+			if err := <-ended; !errors.Is(err, inbox.ErrLogChanged) {
+				t.Errorf("Run returned %v, want ErrLogChanged", err)
+			}
+		})
+	}
+}

@@ -21,7 +21,8 @@ import (
 // is logged.
 //
 // A message that a process is handling is left as it is, and counted in
-// Tally.Taken: it is done soon, or waits again.
+// Tally.Taken: it is done soon, or waits again. If the process begins at that
+// moment, the message is given up, and the step of a [DoThenTx] may be taken.
 //
 // If the process of DiscardWaiting ends, the same call with the same Decision
 // completes it. Until then the message may wait, with its key done or unknown: its

@@ -90,7 +90,7 @@ func (h *effects[T]) handleOne(ctx context.Context, it *item) result {
 	it.counting = countAfter
 	report, err := h.do(ctx, it)
 	r := h.judgeEffect(ctx, it, err, report)
-	if r.kind == handled || r.kind == toPark {
+	if r.kind == handled { // a message that is to be parked may come again first
 		h.ends.forget(it.key)
 	}
 	if r.kind == handled && report.Attempt > 1 {

@@ -171,3 +171,70 @@ func (s settlesDown) Settle(ctx context.Context, set once.Settlement) error {
 func TestAnAttemptWhoseEndCouldNotBeRecordedIsNotTakenForOneThatNeverEnded(t *testing.T) {
 	failsInAnOutage(t, func(s countsDown) once.Store { return settlesDown{s} })
 }
+
+// writesDown is a store that answers reads and refuses writes, as a database that is
+// read-only for a while.
+type writesDown struct {
+	*memstore.Store
+	down *atomic.Bool
+}
+
+var errReadOnly = errors.New("read-only")
+
+func (s writesDown) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
+	if s.down.Load() {
+		return once.Record{}, errReadOnly
+	}
+	return s.Store.Claim(ctx, r)
+}
+
+func (s writesDown) Settle(ctx context.Context, set once.Settlement) error {
+	if s.down.Load() {
+		return errReadOnly
+	}
+	return s.Store.Settle(ctx, set)
+}
+
+func (s writesDown) Extend(ctx context.Context, f once.Fence, d time.Duration) error {
+	if s.down.Load() {
+		return errReadOnly
+	}
+	return s.Store.Extend(ctx, f, d)
+}
+
+func (s writesDown) Shelve(ctx context.Context, ms []store.Shelved) error {
+	if s.down.Load() {
+		return errReadOnly
+	}
+	return s.Store.Shelve(ctx, ms)
+}
+
+// The last attempt ends with an error, in this process, which goes on. Nothing can
+// be written for a while: neither that end, nor the message on the shelf.
+func TestTheEndOfAnAttemptIsRememberedUntilItsMessageIsParked(t *testing.T) {
+	onLongBench(t, func(t *testing.T, b *bench) {
+		var down atomic.Bool
+		calls := 0
+		op := &once.Operation[string]{Lookup: findsNothing}
+		c := doConsumer(b, op, nil)
+		c.Handler = inbox.Do(writesDown{b.store, &down}, op, func(context.Context, once.Key, *broker.Message) (string, error) {
+			if calls++; calls == 2 {
+				down.Store(true)
+			}
+			return "", errors.New("the card is unknown")
+		})
+		c.Retry = retryAtOnce(2)
+		start(t, c)
+		b.publish("orders", message("m0"))
+		await(t, "the last attempt", func() bool { return down.Load() })
+		time.Sleep(90 * time.Second)
+		b.broker.Restart()
+		down.Store(false)
+		await(t, "it is parked", func() bool { return c.Stats.Parked.Load() > 0 })
+		for _, m := range b.onTheShelf(store.Parked) {
+			if strings.Contains(m.Reason, "never ended") {
+				t.Errorf("after %d calls, each of which returned, it is parked: %s", calls, m.Reason)
+			}
+		}
+	})
+}

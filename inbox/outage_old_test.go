@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
 )
@@ -45,6 +46,49 @@ func TestAProbeThatIsTooOldDoesNotKeepOthersFromTrying(t *testing.T) {
 		await(t, "m1 is handled", func() bool { return c.Stats.Handled.Load() == 2 && c.Stats.Parked.Load() == 5 })
 		if took := time.Since(begun); took > 15*time.Second {
 			t.Errorf("it took %v after the outage", took)
+		}
+	})
+}
+
+// A topic recovers before the time that its last failure asked for. All its messages
+// are tried then, also one that waits for a message of another topic.
+func TestAMessageAfterOneOfAnotherTopicIsTriedWhenItsTopicRecovers(t *testing.T) {
+	onLongBench(t, func(t *testing.T, b *bench) {
+		b.broker.Bind("all", "good")
+		b.broker.Bind("all", "bad")
+		var handled atomic.Int64
+		c := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("all"), Stats: new(inbox.Stats), BatchSize: 4, Concurrency: 2}
+		c.Handler = inbox.Batch(b.store, func(_ context.Context, _ mtx, ms []*broker.Message) error {
+			for _, m := range ms {
+				switch m.ID {
+				case "slow":
+					time.Sleep(30 * time.Second)
+				case "fails":
+					if handled.Load() == 0 {
+						return inbox.Failed(m, inbox.Unavailable(once.RetryAfter(time.Hour, errors.New("down"))))
+					}
+				case "m2":
+					handled.Add(1)
+				}
+			}
+			return nil
+		})
+		start(t, c)
+		b.publish("bad", ordered("slow", "slow"))
+		time.Sleep(time.Second)
+		b.publish("bad", ordered("fails", "fails"))
+		time.Sleep(time.Second)
+		m1, m2 := ordered("m1", "k"), ordered("m2", "k")
+		m1.Topic, m2.Topic = "good", "bad"
+		if errs := b.broker.Publisher().Publish(t.Context(), []*broker.Message{m1, m2}); errs != nil {
+			t.Fatal(errs)
+		}
+		begun := time.Now()
+		for handled.Load() == 0 && time.Since(begun) < 2*time.Hour {
+			time.Sleep(time.Second)
+		}
+		if took := time.Since(begun); took > time.Minute {
+			t.Errorf("the topic got through again after 28s, and m2 was handled after %v", took)
 		}
 	})
 }

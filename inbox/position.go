@@ -126,6 +126,11 @@ func (h *positions[T]) partition(ctx context.Context, first *item) (*partition[T
 		h.fatal(err)
 		return nil, err
 	}
+	if at.Log == "" {
+		if err := h.begins(ctx, at); err != nil {
+			return nil, err
+		}
+	}
 	p := &partition[T]{txHandler: h.txHandler, offsets: h.offsets, lane: first.lane, at: at, shelfInUse: at.Shelved}
 	h.mu.Lock()
 	h.open[first.lane] = p
@@ -143,6 +148,22 @@ func (h *positions[T]) partition(ctx context.Context, first *item) (*partition[T
 		}
 	}
 	return p, nil
+}
+
+// begins returns an error if the consumer is retired, and its position cannot say so
+// because it had handled nothing of the partition: this process was paused. One that
+// is retired after this read has a higher epoch.
+func (h *positions[T]) begins(ctx context.Context, at store.Position) error {
+	registry, ok := once.As[store.Registry](h.store)
+	if !ok {
+		return nil
+	}
+	rows, err := registryRows(ctx, registry)
+	if err == nil && areRetired(rows, h.keys) {
+		err = fmt.Errorf("%w: consumer %q was retired before it had handled anything in %s", ErrLogChanged, h.keys, at.Partition)
+		h.fatal(err)
+	}
+	return err
 }
 
 // opened returns the open partition of a lane, or nil if its position has to be

@@ -236,10 +236,7 @@ func (s *session) admit(ctx context.Context, items []*item, t *turn) (free []*it
 			before[it.lane] = it.lane != ""
 			continue
 		}
-		r := result{kind: again, after: wait}
-		if !before[it.lane] { // on the shelf, it would be before that one
-			r = s.hold(ctx, it, wait)
-		}
+		r := s.hold(ctx, it, wait, before[it.lane])
 		if it.lane != "" && r.holdsUp() {
 			lanes[it.lane] = true
 		}
@@ -259,8 +256,9 @@ func (s *session) admit(ctx context.Context, items []*item, t *turn) (free []*it
 // hold is the result of an item that is not tried, because its topic is down. It
 // stays in its lane, so that the broker delivers no more than the window. But it
 // does not stay for longer than a broker may wait, and does not keep other topics
-// from the window: then it goes to the shelf.
-func (s *session) hold(ctx context.Context, it *item, wait time.Duration) result {
+// from the window: then it goes to the shelf. While an earlier one of its lane is
+// tried, it stays: on the shelf, it would be before that one.
+func (s *session) hold(ctx context.Context, it *item, wait time.Duration, stays bool) result {
 	if it.heldSince.IsZero() {
 		it.heldSince = time.Now()
 	}
@@ -270,7 +268,7 @@ func (s *session) hold(ctx context.Context, it *item, wait time.Duration) result
 			limit = 0
 		}
 	}
-	if wait > 0 && s.shelf != nil && s.mode != inOrder && time.Since(it.heldSince) >= limit {
+	if wait > 0 && !stays && s.shelf != nil && s.mode != inOrder && time.Since(it.heldSince) >= limit {
 		return s.shelve(ctx, it, wait, "nothing of its topic gets through")
 	}
 	it.waitsUp = wait > 0

@@ -153,6 +153,60 @@ func TestRetireKnowsTheQueue(t *testing.T) {
 	})
 }
 
+// putting is a store into which somebody puts just before a consumer is retired.
+type putting struct {
+	*memstore.Store
+	put func()
+}
+
+func (s *putting) RetireConsumer(ctx context.Context, r store.Retirement) error {
+	s.put()
+	return s.Store.RetireConsumer(ctx, r)
+}
+
+// Messages that come after a person has looked at the queue and before the consumer
+// is retired are given up with the others, or keep it from being retired. One that
+// comes later is given up by the same call.
+func TestRetireKnowsWhatComesMeanwhile(t *testing.T) {
+	onLongBench(t, func(t *testing.T, b *bench) {
+		from := storebroker.New(b.store, nil)
+		stop := start(t, b.counting("billing", from))
+		await(t, "it is registered", func() bool { return b.isRegistered("billing") })
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(inbox.RetireSilence + time.Minute)
+		admin := inbox.Admin{Store: &putting{b.store, func() {
+			if errs := b.carry(from, "m1"); errs != nil {
+				t.Fatal(errs)
+			}
+		}}}
+		inQueue := func() int {
+			found, err := b.store.Shelved(t.Context(), store.ShelfQuery{Consumer: store.QueueOf("billing"), States: []store.ShelfState{store.Waiting}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(found)
+		}
+		by := inbox.Decision{By: "ann", Reason: "ticket 1"}
+		if _, err := admin.Retire(t.Context(), "billing", false, by); !errors.Is(err, store.ErrShelfInUse) || inQueue() != 1 {
+			t.Errorf("with %d messages in its queue, Retire returned %v", inQueue(), err)
+		}
+		if c, err := admin.Retire(t.Context(), "billing", true, by); err != nil || c.Discarded.Changed != 2 || inQueue() != 0 {
+			t.Errorf("Retire discarded %+v, %v, and left %d", c.Discarded, err, inQueue())
+		}
+		late := store.NewQueued("billing", "late", broker.Message{ID: "late", Topic: "orders"})
+		if err := b.store.Shelve(t.Context(), []store.Shelved{late}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		c, err := admin.Retire(t.Context(), "billing", true, by)
+		if !errors.Is(err, store.ErrConsumerState) || c.Discarded.Changed != 1 || inQueue() != 0 {
+			t.Errorf("Retire of a retired consumer discarded %+v, %v, and left %d", c.Discarded, err, inQueue())
+		}
+	})
+}
+
 // unchanging is a shelf that can be cut off.
 type unchanging struct {
 	*memstore.Store
@@ -234,6 +288,50 @@ func TestARebuildFromATopicOfTheStoreIsRefused(t *testing.T) {
 		}
 		if b.isRegistered("billing@2") {
 			t.Error("it is registered, and gets all later messages")
+		}
+	})
+}
+
+// A consumer was retired and continues, as the error of Run says, with SharedWith.
+// It is at work. Retire of that name is refused, and must give up nothing.
+func TestRetireOfAConsumerThatContinuesGivesUpNothing(t *testing.T) {
+	onLongBench(t, func(t *testing.T, b *bench) {
+		from, admin := storebroker.New(b.store, nil), inbox.Admin{Store: b.store}
+		by := inbox.Decision{By: "ann", Reason: "ticket 1"}
+		stop := start(t, b.counting("billing", from))
+		await(t, "it is registered", func() bool { return b.isRegistered("billing") })
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(inbox.RetireSilence + time.Minute)
+		if _, err := admin.Retire(t.Context(), "billing", true, by); err != nil {
+			t.Fatal(err)
+		}
+		all, _ := b.store.Consumers(t.Context())
+		again := b.counting("billing", from)
+		again.SharedWith = all[0].Source
+		stop = start(t, again)
+		await(t, "it continues", func() bool { all, _ = b.store.Consumers(t.Context()); return len(all) == 2 })
+		if errs := b.carry(from, "m0"); errs != nil {
+			t.Fatal(errs)
+		}
+		await(t, "it handles", func() bool { return b.count("billing m0") == 1 })
+		if err := stop(); err != nil { // a deployment: down for a minute
+			t.Fatal(err)
+		}
+		if errs := b.carry(from, "m1", "m2"); errs != nil {
+			t.Fatal(errs)
+		}
+		time.Sleep(time.Minute)
+		if c, err := admin.Retire(t.Context(), "billing", true, by); !errors.Is(err, store.ErrConsumerState) {
+			t.Errorf("Retire of a consumer at work discarded %+v, %v", c.Discarded, err)
+		}
+		start(t, again)
+		time.Sleep(time.Minute)
+		for _, id := range []string{"m1", "m2"} {
+			if n := b.count("billing " + id); n != 1 {
+				t.Errorf("%s has %d effects: a refused Retire has discarded it", id, n)
+			}
 		}
 	})
 }

@@ -43,7 +43,7 @@ type RegistryEditor interface {
 	//	another name has its Keys, and is not retired
 	//	                                            ErrConsumerState
 	//	it has Waiting or Parked messages on the    ErrShelfInUse
-	//	shelf
+	//	shelf, or in its queue, unless r.Queued
 	//	a row or a position of it is damaged, or    once.ErrCorrupt
 	//	a row that may be of another name of it
 	RetireConsumer(ctx context.Context, r Retirement) error
@@ -54,6 +54,10 @@ type Retirement struct {
 	Name    string
 	As      string        // by [RetiredSource]
 	Silence time.Duration // how long ago the consumer must have been seen last
+
+	// Queued lets its queue have messages: see [QueueOf]. Publishers put more into it
+	// until it is retired, so whoever gives them up does that afterwards.
+	Queued bool
 }
 
 var (
@@ -65,8 +69,8 @@ var (
 	ErrConsumerState = errors.New("store: the consumer was left as it is")
 
 	// ErrShelfInUse is the ErrConsumerState of RetireConsumer if the consumer has
-	// Waiting or Parked messages on the shelf.
-	ErrShelfInUse = fmt.Errorf("%w: messages of it are on the shelf that were not handled. Discard them, or have them handled, first", ErrConsumerState)
+	// Waiting or Parked messages on the shelf or in its queue.
+	ErrShelfInUse = fmt.Errorf("%w: messages of it are on the shelf or in its queue that were not handled. Discard them, or have them handled, first", ErrConsumerState)
 )
 
 // RetiredLog is the Log of the positions of a retired consumer. No log has this

@@ -46,8 +46,8 @@ var batchBugs = []Bug{
 		Name: "what-is-held-goes-to-the-shelf-first",
 		Why:  "a message whose topic is down is put on the shelf before an earlier one of its ordering key, and handled before it",
 		File: "inbox/session.go",
-		Old:  "if !before[it.lane] {",
-		New:  "if len(before) >= 0 {",
+		Old:  "s.hold(ctx, it, wait, before[it.lane])",
+		New:  "s.hold(ctx, it, wait, before[\"none\"])",
 		Test: Test{"./inbox", "^TestAMessageThatIsHeldGoesToTheShelfAfterEarlierOnesOfItsBatch$"},
 	},
 	{

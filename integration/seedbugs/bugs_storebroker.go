@@ -101,11 +101,58 @@ var storeBrokerBugs = []Bug{
 	{
 		Name: "inbox-retires-over-a-queue", Why: "a consumer is retired with messages in its queue, which nobody handles",
 		File: "inbox/admin_consumer.go",
-		Old: `		for _, consumer := range []string{c.Keys, store.QueueOf(c.Keys)} {
-			q := `,
-		New: `		for _, consumer := range []string{c.Keys} {
-			q := `,
-		Test: Test{"./inbox", "^TestRetireKnowsTheQueue$"},
+		Old:  `Queued: discard}`,
+		New:  `Queued: true}`,
+		Test: Test{"./inbox", "^TestRetireKnowsWhatComesMeanwhile$"},
+	},
+	{
+		Name: "what-comes-while-a-consumer-is-retired-stays", Why: "messages that come into the queue of a consumer while it is retired, with discard, wait for nobody",
+		File: "inbox/admin_consumer.go",
+		Old:  `if err != nil || !discard {`,
+		New:  `if true {`,
+		Test: Test{"./inbox", "^TestRetireKnowsWhatComesMeanwhile$"},
+	},
+	{
+		Name: "a-refused-retirement-empties-the-queue", Why: "messages are lost when a person tries to retire a consumer that was retired before, and is at work again",
+		File: "inbox/admin_consumer.go",
+		Old:  `if discard && areRetired(rows, c.Keys) {`,
+		New:  `if discard {`,
+		Test: Test{"./inbox", "^TestRetireOfAConsumerThatContinuesGivesUpNothing$"},
+	},
+	{
+		Name: "a-retired-consumer-begins-a-partition", Why: "a process that was paused handles messages of a consumer that was retired meanwhile",
+		File: "inbox/position.go",
+		Old:  `areRetired(rows, h.keys)`,
+		New:  `areRetired(rows, "")`,
+		Test: Test{"./inbox", "^TestAPausedProcessOfARetiredConsumerDoesNotBeginAPartition$"},
+	},
+	{
+		Name: "a-topic-that-recovers-wakes-the-first-only", Why: "a message that waits for another one, too, is tried hours after its topic has recovered",
+		File: "inbox/session.go",
+		Old:  `it.waitsUp = wait > 0`,
+		New:  `it.waitsUp = wait > 0 && !stays`,
+		Test: Test{"./inbox", "^TestAMessageAfterOneOfAnotherTopicIsTriedWhenItsTopicRecovers$"},
+	},
+	{
+		Name: "an-end-is-forgotten-before-it-is-parked", Why: "a message that failed is blamed for the end of a process that lives",
+		File: "inbox/effects.go",
+		Old:  `if r.kind == handled { // a message`,
+		New:  `if r.kind == handled || r.kind == toPark { // a message`,
+		Test: Test{"./inbox", "^TestTheEndOfAnAttemptIsRememberedUntilItsMessageIsParked$"},
+	},
+	{
+		Name: "a-relay-forgets-what-was-parked", Why: "a message without an ordering key that was parked, and discarded while its chunk was published, is published",
+		File: "outbox/holds.go",
+		Old: `	for i := range ms {
+		m := &ms[i]
+		switch {
+		case !mine`,
+		New: `	clear(h.aside)
+	for i := range ms {
+		m := &ms[i]
+		switch {
+		case !mine`,
+		Test: Test{"./outbox", "^TestAParkedMessageThatIsThenDiscardedIsNotPublished$"},
 	},
 	{
 		Name: "outbox-blames-what-comes-early", Why: "a message is stuck because its consumer did not run yet",

@@ -67,6 +67,7 @@ var inWorld = []struct {
 		"a-retired-name-starts",
 		"retired-before-the-first-message",
 		"inbox-retires-over-a-queue",
+		"what-comes-while-a-consumer-is-retired-stays",
 		"old-messages-are-new",
 		"a-janitor-ends-after-a-batch",
 		"a-janitor-leaves-the-shelf",

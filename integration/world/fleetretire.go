@@ -25,6 +25,7 @@ type retirement struct {
 	told   bool   // a person was told that it is retired
 	never  bool   // it did not run before it was to be, and so there is nothing to retire
 	source string // with which it may continue; empty: it is not to
+	since  time.Time
 }
 
 func (r *retirement) name() string { return r.consumer + "-" + r.topic }
@@ -42,6 +43,23 @@ func (r *retirement) sharedWith() string {
 	return r.source
 }
 
+// begins notes since when the consumer is retired.
+func (r *retirement) begins() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.since.IsZero() {
+		r.since = time.Now()
+	}
+}
+
+// isLate reports whether a row came when the consumer was retired: a relay was about
+// to put it there.
+func (r *retirement) isLate(s store.Shelved) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.since.IsZero() && !s.Created.Before(r.since)
+}
+
 // neverRan reports whether a person was told that there is no such consumer.
 func (r *retirement) neverRan() bool {
 	r.mu.Lock()
@@ -51,6 +69,13 @@ func (r *retirement) neverRan() bool {
 
 // planRetirements says when the processes of the retired consumer end, on each topic.
 func (m *mail) planRetirements() {
+	m.store.Retired = func(name string) {
+		for _, r := range m.ledger.retired {
+			if r.name() == name {
+				r.begins()
+			}
+		}
+	}
 	for _, topic := range m.Topics {
 		if m.Fleet.Retires && !m.isFar(topic) {
 			d := m.Seed.Draw("retires", topic)
@@ -106,6 +131,7 @@ func (m *mail) retire(ctx context.Context, p *sim.Process, r *retirement) error 
 			m.ledger.givesUpShelf(r, m.shelf(store.Waiting, store.Parked))
 		}
 		_, err := admin.Retire(ctx, r.name(), discard, inbox.Decision{By: person, Reason: "nobody needs it"})
+		m.ledger.givesUpShelf(r, m.shelf(store.Discarded)) // what came meanwhile
 		m.Tell(sim.Line{Who: p.Name, What: "RETIRES", About: r.name(), Note: told(1, err)})
 		if errors.Is(err, store.ErrNoConsumer) {
 			r.mu.Lock()
@@ -167,12 +193,16 @@ func (m *mail) isRetired(r *retirement, source string) {
 	r.told = true
 }
 
-// judgeRetired judges that a retired consumer has no messages.
+// judgeRetired judges that a retired consumer has no messages but those that a relay
+// was putting into its queue.
 func (m *mail) judgeRetired(r *retirement) {
 	for _, name := range []string{r.name(), store.QueueOf(r.name())} {
 		q := store.ShelfQuery{Consumer: name, States: []store.ShelfState{store.Waiting, store.Parked}}
 		ms, _ := m.store.Shelved(context.Background(), q)
 		for _, s := range ms {
+			if name == store.QueueOf(r.name()) && r.isLate(s) {
+				continue
+			}
 			m.Broke(Retired, r.name(), "it is retired, and %s is on the shelf of %s, %v", s.Message.ID, name, s.State)
 		}
 	}

@@ -30,6 +30,10 @@ type Store struct {
 	// of a caller. It may be nil.
 	Shelves func(store.Shelved)
 
+	// Retired is called when a consumer was retired, and perhaps again if it is so
+	// already. It may be nil.
+	Retired func(name string)
+
 	// Recorded is called after each call that may have changed the record of a key,
 	// before any other such call, with the process that made it. keep is how long its
 	// settlement keeps the key. It may be nil.
@@ -213,7 +217,13 @@ func (l *StoreLink) RenameConsumer(ctx context.Context, from, to string) error {
 }
 
 func (l *StoreLink) RetireConsumer(ctx context.Context, r store.Retirement) error {
-	return Do(ctx, l.p, StoreWrite("RetireConsumer", r.Name), func(ctx context.Context) error { return l.at.RetireConsumer(ctx, r) })
+	return Do(ctx, l.p, StoreWrite("RetireConsumer", r.Name), func(ctx context.Context) error {
+		err := l.at.RetireConsumer(ctx, r)
+		if err == nil && l.shared.Retired != nil {
+			l.shared.Retired(r.Name)
+		}
+		return err
+	})
 }
 
 func (l *StoreLink) Shelve(ctx context.Context, ms []store.Shelved) error {

@@ -36,7 +36,7 @@ func (s *Store) RetireConsumer(ctx context.Context, r store.Retirement) error {
 		if err != nil || done {
 			return err
 		}
-		if s.hasShelved(after.Keys) {
+		if s.hasShelved(after.Keys) || !r.Queued && s.hasShelved(store.QueueOf(after.Keys)) {
 			return fmt.Errorf("%w: %q", store.ErrShelfInUse, r.Name)
 		}
 		for at := range s.positions {

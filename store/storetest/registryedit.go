@@ -238,8 +238,10 @@ func registryRetireRefused[Tx any](b *txBench[Tx]) {
 		found[0].State, found[0].History = store.Discarded, "discarded"
 		b.must("Change", shelf.Change(b, found[0]))
 	}
-	r := store.Retirement{Name: b.consumer("b"), As: store.RetiredSource(time.Now(), "ann", "gone")}
-	b.must("RetireConsumer after all were discarded", b.editor(0).RetireConsumer(b, r))
+	b.must("Shelve", shelf.Shelve(b, []store.Shelved{store.NewQueued(b.consumer("b"), "queued", broker.Message{ID: "queued", Topic: "t"})}))
+	refused("b", 0, store.ErrShelfInUse)
+	r := store.Retirement{Name: b.consumer("b"), As: store.RetiredSource(time.Now(), "ann", "gone"), Queued: true}
+	b.must("RetireConsumer after all but the queue were discarded", b.editor(0).RetireConsumer(b, r))
 	r.As = store.RetiredSource(time.Now().Add(time.Second), "ann", "gone")
 	if err := b.editor(0).RetireConsumer(b, r); !errors.Is(err, store.ErrConsumerState) {
 		b.failf("RetireConsumer of a retired consumer returned %v", err)

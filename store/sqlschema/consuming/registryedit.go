@@ -76,7 +76,11 @@ func (t *Tables) Retire(ctx context.Context, q sqlschema.Querier, r store.Retire
 		return err
 	}
 	// The positions are locked first. What moves them now shelves nothing later.
-	p := sqlschema.Params{"who": t.uuid("consumer", after.Keys), "name": after.Keys, "log": store.RetiredLog}
+	who := t.uuid("consumer", after.Keys)
+	p := sqlschema.Params{"who": who, "queue": who, "name": after.Keys, "log": store.RetiredLog}
+	if !r.Queued {
+		p["queue"] = t.uuid("consumer", store.QueueOf(after.Keys))
+	}
 	positions, err := t.Positions(ctx, q, after.Keys)
 	if err == nil {
 		err = store.Corrupt(positions)

@@ -132,7 +132,7 @@ const (
 	retireSQL = `UPDATE {position} SET epoch = ABS(epoch) + 1, log_name = CASE WHEN log_name = '' THEN log_name ELSE @log END
 WHERE consumer_id = @who AND consumer = @name`
 
-	shelfInUseSQL = `SELECT CASE WHEN EXISTS (SELECT 1 FROM {shelf} AS b{fresh} WHERE b.consumer_id = @who AND b.state IN (1, 2){locked})
+	shelfInUseSQL = `SELECT CASE WHEN EXISTS (SELECT 1 FROM {shelf} AS b{fresh} WHERE b.consumer_id IN (@who, @queue) AND b.state IN (1, 2){locked})
 	THEN 1 ELSE 0 END`
 
 	// A negative epoch was left by a handler that committed its transaction
