@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/checksum"
 	"github.com/effectively-once/once/internal/sim"
 )
 
@@ -54,11 +55,18 @@ func (l *life[Tx]) mistake(ctx context.Context, kind, id string) {
 	is := l.shop.record(work.Key())
 	switch {
 	case is.Attempt > 0 && len(is.Fingerprint) == 0: // of a caller without an input, who was the first
+	case isInput(is, l.store.Options().Secret, input): // it was the first since the key was free, and Lookup has found what happened before
 	case err == nil, errors.Is(err, once.ErrRejected), errors.Is(err, once.ErrExpired):
 		l.Broke(OneAnswer, key, "a call with another input was told %q, %v", a.Text, err)
 	case errors.Is(err, once.ErrInProgress) && l.isClaimed(kind, key):
 		l.Broke(MayRetry, key, "a call with another input was told to wait: %v", err)
 	}
+}
+
+// isInput reports whether a record has this input.
+func isInput(rec once.Record, secret []byte, input string) bool {
+	is := checksum.Fingerprint(secret, rec.Key.UUID(), []byte(input))
+	return bytes.Equal(rec.Fingerprint, is[:])
 }
 
 // doesNothing calls a key with work that does nothing.
