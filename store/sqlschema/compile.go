@@ -114,7 +114,7 @@ var (
 // which the server does not convert to bytes implicitly.
 var parameterTypes = map[string]columnType{
 	"key": uuidType, "owner": uuidType, "caused": uuidType, "uuid": uuidType, "after": uuidType, "until": uuidType,
-	"row": uuidType, "who": uuidType, "lane": uuidType, "digest": uuidType,
+	"row": uuidType, "who": uuidType, "queue": uuidType, "lane": uuidType, "digest": uuidType,
 
 	"scope": partType, "operation": partType, "id": partType, "type": partType, "name": partType, "source": partType,
 	"keys": partType, "partition": partType, "log": partType, "from": partType, "message": partType, "topic": partType,
