@@ -38,6 +38,7 @@ type Position struct {
 	places map[string]place
 	shelf  map[int64]store.Shelved
 	had    map[string]bool // messages that have had their effect, by ID
+	ended  map[string]bool // messages that a person has discarded, by ID
 	seen   map[string]bool
 }
 
@@ -50,7 +51,7 @@ type place struct {
 // NewPosition returns what is checked of a consumer of which nothing was written.
 func NewPosition(keyed bool) *Position {
 	return &Position{Keyed: keyed, places: make(map[string]place), shelf: make(map[int64]store.Shelved),
-		had: make(map[string]bool), seen: make(map[string]bool)}
+		had: make(map[string]bool), ended: make(map[string]bool), seen: make(map[string]bool)}
 }
 
 // Next returns an error if the model does not make this change. Position goes on from
@@ -148,8 +149,8 @@ func (p *Position) changeShelf(h Held) error {
 		switch id := originalID(was); {
 		case now.State == was.State:
 			continue
-		case now.State == store.Handled && !hasEffect(h, id) && p.Keyed && p.had[id]:
-			continue // it has had its effect as another record
+		case now.State == store.Handled && !hasEffect(h, id) && (p.ended[id] || p.Keyed && p.had[id]):
+			continue // it has had its effect, or was discarded, as another record
 		case now.State == store.Handled:
 			step.verb = handlesOne
 			if handled++; !hasEffect(h, id) {
@@ -161,6 +162,7 @@ func (p *Position) changeShelf(h Held) error {
 			step.verb = replaysOne
 		default:
 			step.verb = discardsOne
+			p.ended[originalID(was)] = true
 		}
 		errs = append(errs, p.judge(step, was.Message.ID))
 	}

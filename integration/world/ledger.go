@@ -35,9 +35,10 @@ type letter struct {
 	parkedBy  int  // the same of parks
 	parked    bool // by a person, in the outbox, or stuck
 	parkedAt  time.Duration
-	releases  int  // that persons have begun, and 1
-	releasing int  // those of them that may still take effect
-	disorder  bool // the publish order of it was judged
+	releases  int           // that persons have begun, and 1
+	releasing int           // those of them that may still take effect
+	released  time.Duration // when a person was last about to do so; 0: never
+	disorder  bool          // the publish order of it was judged
 }
 
 // handling is what is known of a message at a consumer.
@@ -259,6 +260,7 @@ func (l *ledger) releases(id string) (told func(error)) {
 	m.parked, m.decided = false, true
 	m.releases++
 	m.releasing++
+	m.released = l.world.Now()
 	return func(err error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -266,6 +268,16 @@ func (l *ledger) releases(id string) (told func(error)) {
 			m.releasing--
 		}
 	}
+}
+
+// sinceRelease is how long ago a person was last about to release a message.
+func (l *ledger) sinceRelease(id string) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.letters[id]; m.released > 0 {
+		return l.world.Now() - m.released
+	}
+	return time.Hour
 }
 
 // judgeDecisions judges that not both of two people have decided about a message in

@@ -50,6 +50,10 @@ func (m *mail) drain() {
 // its process is started again, and Lookup may be asked.
 const lifeAndAnswer = 90 * time.Second
 
+// refusalsTake is how long a relay may take to try a message as often as the broker
+// refuses it, if most of it is still to come: its pauses grow to five minutes.
+const refusalsTake = 10 * time.Minute
+
 // drainTime is the bound within which everything is done. When nothing else is left
 // to do, nothing shows that poison is to blame, and each waits for an outage of its
 // own.
@@ -58,6 +62,9 @@ func (m *mail) drainTime() time.Duration {
 	for _, at := range m.ledger.order {
 		if m.failsAt(ledgerName, at.id) == forEver {
 			bound += m.Outage + 5*time.Minute
+		}
+		if _, refused := m.Trait("refusals of "+at.id, m.Flaky); refused {
+			bound += refusalsTake
 		}
 		if m.isDeadly(at.id) {
 			bound += time.Duration(m.mostAttempts()) * lifeAndAnswer

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -109,11 +110,15 @@ func (l *ledger) told(p *sim.Process, ms []*broker.Message) {
 	}
 }
 
-// isStuck records that a relay has made messages Stuck.
-func (l *ledger) isStuck(ids []string) {
+// areStuck records that a relay has made messages Stuck, or those of them that were
+// still in the outbox.
+func (m *mail) areStuck(ids []string) {
+	ms, _ := m.store.Outgoing(context.Background(), store.OutgoingQuery{State: store.Stuck, IDs: ids, Limit: len(ids)})
+	l := m.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, id := range ids {
+	for i := range ms {
+		id := ms[i].Message.ID
 		if m := l.letters[id]; !m.parked {
 			m.parked, m.parkedAt, m.decided = true, l.world.Now(), true
 		}

@@ -122,7 +122,18 @@ func (o *operator) release(ctx context.Context, d sim.Draw) {
 	o.releaseOne(ctx, ms[d.Number(len(ms))].Message.ID)
 }
 
+// releaseOne releases a message, but not twice within a second. If it is parked, released,
+// parked and released while a relay reads its key, no read of the relay may show it.
 func (o *operator) releaseOne(ctx context.Context, id string) {
+	for {
+		ago := o.ledger.sinceRelease(id)
+		if ago >= time.Second {
+			break
+		}
+		if sim.Sleep(ctx, time.Second-ago) != nil {
+			return
+		}
+	}
 	ended := o.ledger.releases(id)
 	tally, err := outbox.Admin{Store: o.store.Link(o.p)}.Replay(ctx, store.OutgoingQuery{IDs: []string{id}}, o.decision())
 	ended(err)

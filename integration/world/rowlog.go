@@ -31,7 +31,7 @@ type rowLog struct {
 
 // newRowLog has a world put its messages into a log.
 func (m *mail) newRowLog() *rowLog {
-	l := &rowLog{table: m.store.Store, stuck: m.ledger.isStuck, pending: make(map[*memstore.Tx][]broker.Message),
+	l := &rowLog{table: m.store.Store, stuck: m.areStuck, pending: make(map[*memstore.Tx][]broker.Message),
 		done: make(map[uint64]bool), wake: make(chan struct{}, 1)}
 	committed := m.store.Committed
 	m.store.Committed = func(tx *memstore.Tx) {
