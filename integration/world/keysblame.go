@@ -1,6 +1,7 @@
 package world
 
 import (
+	"strings"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -34,7 +35,11 @@ func (b *book) begins(key string, number int64, by *sim.Process) (ends func(isKn
 // judgeAsked is called when somebody is about to find out what happened. The record
 // may be another one by now, if a reply was slow.
 func (k *keys[Tx]) judgeAsked(key once.Key) {
-	if is := k.shop.record(key); is.Status == once.Unknown || is.Status == once.Parked {
+	is := k.shop.record(key)
+	if is.Status == once.Parked && strings.HasPrefix(is.Reason, "not run again") {
+		is.Attempt-- // the one before is unknown: this one was claimed when its key had become too old
+	}
+	if is.Status == once.Unknown || is.Status == once.Parked {
 		k.book.judgeUnknown(sim.KeyText(key), is.Attempt)
 	}
 }

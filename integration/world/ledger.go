@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -76,17 +77,18 @@ type ledger struct {
 	consumers []string
 	rules     MailPlan
 
-	mu      sync.Mutex
-	letters map[string]*letter
-	order   []*letter // as they were planned
-	pending map[*memstore.Tx][]fact
-	effects map[string]int        // at the downstream, by key
-	through map[route][]time.Time // when messages were handled
-	lastPut map[string]*letter    // by ordering key, of those that handlers put
-	losses  losses
-	retired map[route]*retirement // not changed once consumers have begun
-	looked  map[[2]int64]bool     // parked messages that somebody has looked at, by Seq and Version
-	lately  time.Time             // when the broker last stored a message
+	mu       sync.Mutex
+	letters  map[string]*letter
+	order    []*letter // as they were planned
+	pending  map[*memstore.Tx][]fact
+	effects  map[string]int        // at the downstream, by key
+	through  map[route][]time.Time // when messages were handled
+	lastPut  map[string]*letter    // by ordering key, of those that handlers put
+	losses   losses
+	retired  map[route]*retirement // not changed once consumers have begun
+	looked   map[[2]int64]bool     // parked messages that somebody has looked at, by Seq and Version
+	lately   time.Time             // when the broker last stored a message
+	storeOut time.Time             // when the store last went down, or came back
 }
 
 // route is a topic at a consumer.
@@ -467,6 +469,26 @@ func (l *ledger) failures(id, consumer string, parked time.Time, outage time.Dur
 		n += h.excused
 	}
 	return n
+}
+
+// lacksAnEnd reports whether a message may be parked because its process could not
+// record how an attempt ended, and was stopped while the store was down: nobody
+// remembers it.
+func (l *ledger) lacksAnEnd(s store.Shelved, consumer string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.letters[s.Message.ID].at[consumer]
+	return strings.Contains(s.Reason, "never ended") && h.excused > 0 && l.storeOut.After(h.began) &&
+		l.world.StopsOf(consumer, h.began, s.Updated) > 0
+}
+
+// hears is told when a link goes down or comes back.
+func (l *ledger) hears(link sim.Link, _ bool) {
+	if link == sim.StoreName {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.storeOut = time.Now()
+	}
 }
 
 // noticed is how long after its effect a consumer knows that a message was handled.

@@ -103,6 +103,7 @@ func (p MailPlan) Run(w *sim.World) *sim.Result {
 	m.broker.Failed, m.broker.Excused = m.ledger.refusedOnce, m.ledger.refusedAtOnset
 	m.broker.Sends, m.broker.Told = m.lanes.sends, m.ledger.told
 	m.store.Stuck = m.areStuck
+	m.OnOutage(m.ledger.hears)
 	m.broker.Stored = func(b *broker.Message) {
 		m.lanes.published(b.ID)
 		m.isStored(b.ID, b)

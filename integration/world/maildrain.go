@@ -223,6 +223,9 @@ func (m *mail) judgeBlame(s store.Shelved, consumer string) {
 		return // one attempt is enough, and effects tell whether it was repeated
 	}
 	m.judgeAttempts(s, consumer)
+	if m.ledger.lacksAnEnd(s, consumer) {
+		return
+	}
 	failed, lost := m.ledger.failures(s.Message.ID, consumer, s.Updated, m.Outage), m.ledger.lost(m.ledger.letters[s.Message.ID], consumer)
 	if failed+lost < m.Attempts {
 		m.Broke(Blame, s.Message.ID, "parked by %s, and failed %d of %d times by itself, with %d lost replies: %s",
