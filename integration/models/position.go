@@ -38,7 +38,7 @@ type Position struct {
 	places map[string]place
 	shelf  map[int64]store.Shelved
 	had    map[string]bool // messages that have had their effect, by ID
-	ended  map[string]bool // messages that a person has discarded, by ID
+	ended  map[string]bool // messages that have had it on the shelf, or were discarded there, by ID: the shelf has a key for each
 	seen   map[string]bool
 }
 
@@ -150,12 +150,13 @@ func (p *Position) changeShelf(h Held) error {
 		case now.State == was.State:
 			continue
 		case now.State == store.Handled && !hasEffect(h, id) && (p.ended[id] || p.Keyed && p.had[id]):
-			continue // it has had its effect, or was discarded, as another record
+			continue // it has ended as another record
 		case now.State == store.Handled:
 			step.verb = handlesOne
 			if handled++; !hasEffect(h, id) {
 				errs = append(errs, fmt.Errorf("models: %s leaves the shelf without its effect", id))
 			}
+			p.ended[id] = true
 		case now.State == store.Parked:
 			step.verb = parksOne
 		case now.State == store.Waiting:
