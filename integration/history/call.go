@@ -140,6 +140,10 @@ func (r reply) String() string {
 	if r.rec.Attempt == 0 && r.rec.Status == once.Absent {
 		return "ok"
 	}
-	return fmt.Sprintf("%v attempt %d owner %x left %v outcome %q", r.rec.Status, r.rec.Attempt, r.rec.Owner[:3],
+	text := fmt.Sprintf("%v attempt %d owner %x left %v outcome %q", r.rec.Status, r.rec.Attempt, r.rec.Owner[:3],
 		r.rec.LeaseLeft, r.rec.Outcome.Body)
+	if r.rec.Reason != "" {
+		text += ": " + r.rec.Reason
+	}
+	return text
 }

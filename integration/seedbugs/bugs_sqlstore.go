@@ -11,6 +11,14 @@ var sqlstoreBugs = []Bug{
 		Test: onEngine(sqlite + "claim/late"),
 	},
 	{
+		Name: "a-late-claim-is-taken-for-a-commit",
+		Why:  "work that failed and wrote nothing is parked, because a late request has claimed its key again",
+		File: "store/sqlstore/endedbywork.go",
+		Old:  " && r.Created.Equal(made.Created) && !changed",
+		New:  " && !(changed && made.Attempt == 0)",
+		Test: onEngine("^TestALateClaimAfterARollbackIsNotTakenForACommitByTheWork$/^sqlite$"),
+	},
+	{
 		Name: "claim-takes-effect-twice",
 		Why:  "a key that others have ended and outlived is taken again by a claim that was before them",
 		File: "store/sqlstore/claim.go",

@@ -134,3 +134,61 @@ func TestWorkThatEndsItsTransactionAndPanics(t *testing.T) {
 		idle(t, db)
 	})
 }
+
+// A request with the same token that was late on its way may claim the key as soon
+// as the transaction is rolled back. That is no commit by the work.
+func TestALateClaimAfterARollbackIsNotTakenForACommitByTheWork(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		plain, db := e.migrated(t)
+		late := 0
+		s := sqlstore.New(hooked(t, db, func(_ context.Context, query string) func() {
+			return func() {
+				if query != "ROLLBACK" {
+					return
+				}
+				late++
+				rec, err := plain.Claim(t.Context(), request("1", "a"))
+				if must(t, err); rec.Owner != token("a") {
+					t.Errorf("the late request found %+v", rec)
+				}
+			}
+		}), e.dialect, nil)
+		_, err := s.Transact(t.Context(), []once.ClaimRequest{request("1", "a")},
+			func(*sql.Tx, []once.Record) ([]once.Settlement, error) { return nil, errWork })
+		if !errors.Is(err, errWork) || errors.Is(err, once.ErrParked) || late != 1 {
+			t.Errorf("after %d late requests, the work ended with %v", late, err)
+		}
+		if rec, err := s.Get(t.Context(), key("1")); err != nil || rec.Status != once.Running {
+			t.Errorf("the key is %v, %q (%v)", rec.Status, rec.Reason, err)
+		}
+	})
+}
+
+// Work that has rolled back its transaction writes on without one. A late request
+// that claims the key meanwhile does not hide that.
+func TestALateClaimDoesNotHideThatTheWorkHasRolledBack(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		if e.dialect == sqlstore.MySQL {
+			t.Skip("there it looks like a deadlock, as the package doc says")
+		}
+		s, db := e.migrated(t)
+		_, err := s.Transact(t.Context(), []once.ClaimRequest{request("1", "a")}, func(tx *sql.Tx, _ []once.Record) ([]once.Settlement, error) {
+			if _, err := tx.ExecContext(t.Context(), "ROLLBACK"); err != nil {
+				return nil, err
+			}
+			late, err := sqlstore.New(db, e.dialect, nil).Claim(t.Context(), request("1", "a"))
+			if must(t, err); late.Owner != token("a") {
+				t.Errorf("the late request found %+v", late)
+			}
+			_, err = tx.ExecContext(t.Context(), "INSERT INTO effect (name) VALUES ('after')")
+			must(t, err)
+			return nil, errWork
+		})
+		if !errors.Is(err, once.ErrParked) {
+			t.Errorf("the work wrote outside of its transaction, and ended with %v", err)
+		}
+		if rec, err := s.Get(t.Context(), key("1")); err != nil || rec.Status != once.Parked {
+			t.Errorf("the key is %v, %q (%v)", rec.Status, rec.Reason, err)
+		}
+	})
+}

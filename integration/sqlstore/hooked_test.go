@@ -8,7 +8,8 @@ import (
 )
 
 // hooked opens the database of db again, with a driver that calls around before
-// each statement, and the function that around returned after it. In MariaDB
+// each statement, and the function that around returned after it. A transaction
+// that is rolled back is the statement ROLLBACK. In MariaDB
 // this needs interpolateParams=true. Otherwise statements with arguments are
 // prepared.
 func hooked(t testing.TB, db *sql.DB, around func(ctx context.Context, query string) (after func())) *sql.DB {
@@ -57,6 +58,24 @@ func (c hookedConn) ExecContext(ctx context.Context, query string, args []driver
 func (c hookedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	defer c.around(ctx, query)()
 	return c.fullConn.QueryContext(ctx, query, args)
+}
+
+func (c hookedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	tx, err := c.fullConn.BeginTx(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return hookedTx{tx, c}, nil
+}
+
+type hookedTx struct {
+	driver.Tx
+	conn hookedConn
+}
+
+func (t hookedTx) Rollback() error {
+	defer t.conn.around(context.Background(), "ROLLBACK")()
+	return t.Tx.Rollback()
 }
 
 func (c hookedConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {

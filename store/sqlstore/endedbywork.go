@@ -27,11 +27,11 @@ func (s *Store) rollback(ctx context.Context, t *claims, end func(), err error) 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqltx.EndTime)
 	defer cancel()
 	var own []once.ClaimRequest
-	var first once.Fence
+	var first once.Record
 	for i, c := range t.made {
 		if c.fresh && holds(t.requests[i], c.Record) {
 			if len(own) == 0 {
-				first = fenceOf(c.Record)
+				first = c.Record
 			}
 			own = append(own, t.requests[i])
 		}
@@ -74,22 +74,31 @@ func (s *Store) endedByEngine(err error) bool {
 // rolledBack reports whether the claim is missing in its transaction, so that
 // later statements were committed one by one. That cannot happen in MySQL, see
 // [sqltx.Begin], nor in SQL Server, whose driver refuses these statements.
-func (s *Store) rolledBack(ctx context.Context, t *sqltx.Transaction, fence once.Fence) bool {
+func (s *Store) rolledBack(ctx context.Context, t *sqltx.Transaction, made once.Record) bool {
 	if s.dialect != sqlschema.PostgreSQL && s.dialect != sqlschema.SQLite {
 		return false
 	}
 	// At REPEATABLE READ, PostgreSQL still shows an old row of the key that was
 	// forgotten meanwhile, beside the new one. An error means that a failed
 	// statement has aborted the transaction.
-	found, err := s.rows(ctx, t.Tx, s.sql.GetLocked, sqlschema.Params{"key": s.names.UUID(fence.Key.UUID())})
-	return err == nil && !slices.ContainsFunc(found, func(r records.Row) bool { return r.HeldBy(fence) })
+	found, err := s.rows(ctx, t.Tx, s.sql.GetLocked, sqlschema.Params{"key": s.names.UUID(made.Key.UUID())})
+	return err == nil && !slices.ContainsFunc(found, func(r records.Row) bool { return isClaim(r, made) })
 }
 
 // committed reports whether the claim is there after its transaction was rolled
 // back.
-func (s *Store) committed(ctx context.Context, fence once.Fence) bool {
-	found, err := s.get(ctx, s.pool, s.sql.Get, fence.Key)
-	return err == nil && found.HeldBy(fence) && found.CanEnd(once.Unknown)
+func (s *Store) committed(ctx context.Context, made once.Record) bool {
+	found, err := s.get(ctx, s.pool, s.sql.Get, made.Key)
+	return err == nil && isClaim(found, made) && found.CanEnd(once.Unknown)
+}
+
+// isClaim reports whether a row is still that of a claim. The fence does not tell:
+// after the transaction was rolled back, a request with the same token that was late
+// on its way may have claimed the key again. A settlement of the transaction itself
+// changes the row, too.
+func isClaim(r records.Row, made once.Record) bool {
+	changed := r.Attempt > 1 && r.Status == once.Running && !r.Updated.Equal(made.Updated)
+	return r.HeldBy(fenceOf(made)) && r.Created.Equal(made.Created) && !changed
 }
 
 // park claims a key and parks it for a person to decide. It fails if another
