@@ -182,8 +182,9 @@ func damageRecord(b *bench) {
 // damageList damages each of several records in turn, because only the store
 // knows their order.
 func damageList(b *bench) {
+	places := 3 // of the damaged one among the others: one kind of damage shows them all
 	b.eachRecordDamage(func(name string, damage func(context.Context, once.Key) error) {
-		for nth := range 3 {
+		for nth := range places {
 			op := fmt.Sprintf("%s/%s%d", b.key("").Operation, name, nth)
 			var ids []string
 			var bad once.Key
@@ -214,6 +215,7 @@ func damageList(b *bench) {
 				b.failf("List of everything has no record in Damaged")
 			}
 		}
+		places = 1
 	})
 }
 
