@@ -22,7 +22,6 @@ var heldOverCalls = map[string]string{
 	"cmd/once/internal/demo/lasting.go s.counting":          "the demo's own counters",
 	"cmd/once/internal/serve/web.go l.mu":                   "a look is limited to seconds, and shared by those that wait",
 	"console/consumerchange.go v.editing":                   "one edit at a time, limited to its time",
-	"inbox/position_seek.go r.mu":                           "a seek excludes deliveries",
 	"internal/cachetest/cachetest.go u.mu":                  "a test's double",
 	"otelonce/watch.go g.mu":                                "a reading is limited to seconds, and shared by those that wait",
 	"store/pgstore/internal/outboxlog/backlog.go l.mu":      "one reader of the log",

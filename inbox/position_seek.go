@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"maps"
 	"sync"
 
 	"github.com/effectively-once/once/broker"
@@ -84,10 +85,10 @@ func (r *rereads) receiveUntilAsked(ctx context.Context, s broker.Session, limit
 	return ds, err
 }
 
+// seek reads lanes again that were asked for. It does not hold the lock meanwhile:
+// workers ask while the source takes its time.
 func (r *rereads) seek(ctx context.Context, ds []broker.Delivery, drop func(lane string)) ([]broker.Delivery, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for lane, p := range r.asked {
+	for lane, p := range r.toSeek() {
 		others := ds[:0]
 		for _, d := range ds {
 			if laneOf(d.Position) != lane {
@@ -99,8 +100,24 @@ func (r *rereads) seek(ctx context.Context, ds []broker.Delivery, drop func(lane
 		if err := r.seeker.Seek(ctx, p); err != nil {
 			return ds, err
 		}
-		delete(r.asked, lane)
-		r.seeks[lane]++
+		r.sought(lane, p)
 	}
 	return ds, nil
+}
+
+func (r *rereads) toSeek() map[string]broker.Position {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.asked)
+}
+
+// sought notes that a lane is read again from p. If another place was asked for
+// meanwhile, that is still to be done.
+func (r *rereads) sought(lane string, p broker.Position) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.asked[lane] == p {
+		delete(r.asked, lane)
+	}
+	r.seeks[lane]++
 }
