@@ -421,6 +421,7 @@ func (l *ledger) mustFail(id, consumer string, times int, alone bool) bool {
 	}
 	h.failedAt = time.Now()
 	most := l.rules.mostAttempts()*(l.rules.Processes+l.world.DeathsOf(consumer)) + l.lost(m, consumer)
+	most += max(0, m.stored-1)                                                            // a copy may begin before the failure of another is written
 	if h.proven > most*l.records(m, consumer) && !l.rules.Meet && l.rules.Stubborn == 0 { // people have it tried again
 		l.world.Broke(Bounded, m.id, "%s fails it for the %dth time, and others got through between these", consumer, h.proven+1)
 		h.proven = 0
