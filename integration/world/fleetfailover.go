@@ -99,6 +99,9 @@ func (l *ledger) loseAll() {
 	})
 	for _, m := range l.letters {
 		clear(m.told)
+		if m.parkedAt >= since {
+			m.parked = false
+		}
 	}
 }
 

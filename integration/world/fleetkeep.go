@@ -88,7 +88,8 @@ const tooOld = "older than keys are remembered"
 // isTooOld reports whether a message is parked because it is old, and judges that it
 // was when it was parked.
 func (m *mail) isTooOld(s store.Shelved) bool {
-	if m.Fleet.Keep.Keys == 0 || !strings.HasPrefix(s.Reason, tooOld) {
+	_, unknown := strings.CutPrefix(s.Reason, store.UnknownOutcome) // by an attempt before that
+	if m.Fleet.Keep.Keys == 0 || !strings.HasPrefix(s.Reason, tooOld) && !(unknown && strings.Contains(s.Reason, tooOld)) {
 		return false
 	}
 	if age := s.Updated.Sub(s.Message.Time); age <= m.Fleet.Keep.Keys {

@@ -77,18 +77,18 @@ type ledger struct {
 	consumers []string
 	rules     MailPlan
 
-	mu       sync.Mutex
-	letters  map[string]*letter
-	order    []*letter // as they were planned
-	pending  map[*memstore.Tx][]fact
-	effects  map[string]int        // at the downstream, by key
-	through  map[route][]time.Time // when messages were handled
-	lastPut  map[string]*letter    // by ordering key, of those that handlers put
-	losses   losses
-	retired  map[route]*retirement // not changed once consumers have begun
-	looked   map[[2]int64]bool     // parked messages that somebody has looked at, by Seq and Version
-	lately   time.Time             // when the broker last stored a message
-	storeOut time.Time             // when the store last went down, or came back
+	mu      sync.Mutex
+	letters map[string]*letter
+	order   []*letter // as they were planned
+	pending map[*memstore.Tx][]fact
+	effects map[string]int        // at the downstream, by key
+	through map[route][]time.Time // when messages were handled
+	lastPut map[string]*letter    // by ordering key, of those that handlers put
+	losses  losses
+	retired map[route]*retirement  // not changed once consumers have begun
+	looked  map[[2]int64]bool      // parked messages that somebody has looked at, by Seq and Version
+	lately  time.Time              // when the broker last stored a message
+	lastOut map[sim.Link]time.Time // when a link last went down, or came back
 }
 
 // route is a topic at a consumer.
@@ -103,7 +103,7 @@ type fact struct {
 func newLedger(w *sim.World, plan MailPlan) *ledger {
 	return &ledger{world: w, rules: plan, letters: make(map[string]*letter), pending: make(map[*memstore.Tx][]fact), effects: make(map[string]int),
 		through: make(map[route][]time.Time), looked: make(map[[2]int64]bool), lastPut: make(map[string]*letter),
-		retired: make(map[route]*retirement)}
+		retired: make(map[route]*retirement), lastOut: make(map[sim.Link]time.Time)}
 }
 
 // plan makes a message known before it is put.
@@ -421,7 +421,10 @@ func (l *ledger) mustFail(id, consumer string, times int, alone bool) bool {
 	}
 	h.failedAt = time.Now()
 	most := l.rules.mostAttempts()*(l.rules.Processes+l.world.DeathsOf(consumer)) + l.lost(m, consumer)
-	most += max(0, m.stored-1)                                                            // a copy may begin before the failure of another is written
+	most += max(0, m.stored-1) // a copy may begin before the failure of another is written
+	if len(l.lastOut) > 0 {
+		most += l.rules.mostAttempts() // the shelf counts anew what waits there for the end of an outage
+	}
 	if h.proven > most*l.records(m, consumer) && !l.rules.Meet && l.rules.Stubborn == 0 { // people have it tried again
 		l.world.Broke(Bounded, m.id, "%s fails it for the %dth time, and others got through between these", consumer, h.proven+1)
 		h.proven = 0
@@ -473,23 +476,21 @@ func (l *ledger) failures(id, consumer string, parked time.Time, outage time.Dur
 }
 
 // lacksAnEnd reports whether a message may be parked because its process could not
-// record how an attempt ended, and was stopped while the store was down: nobody
-// remembers it.
+// record how an attempt ended while the store was down, and was stopped, or lost the
+// message with its session: then others have it, who do not know.
 func (l *ledger) lacksAnEnd(s store.Shelved, consumer string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := l.letters[s.Message.ID].at[consumer]
-	return strings.Contains(s.Reason, "never ended") && h.excused > 0 && l.storeOut.After(h.began) &&
-		l.world.StopsOf(consumer, h.began, s.Updated) > 0
+	return strings.Contains(s.Reason, "never ended") && (h.excused > 0 || l.rules.Copied > 0) && l.lastOut[sim.StoreName].After(h.began) &&
+		(l.world.StopsOf(consumer, h.began, s.Updated) > 0 || l.rules.Processes > 1 && l.lastOut[sim.BrokerName].After(h.began))
 }
 
 // hears is told when a link goes down or comes back.
 func (l *ledger) hears(link sim.Link, _ bool) {
-	if link == sim.StoreName {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.storeOut = time.Now()
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lastOut[link] = time.Now()
 }
 
 // noticed is how long after its effect a consumer knows that a message was handled.

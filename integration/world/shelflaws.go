@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/sim"
 	"github.com/effectively-once/once/store"
 )
@@ -73,6 +74,9 @@ func (l *ledger) isOf(waiting, topic string) bool {
 func (m *mail) judgeAttempts(s store.Shelved, consumer string) {
 	if consumer != ledgerName || m.Rolling || m.Shape.Position || m.Shape.Charged || s.Attempts >= m.Attempts {
 		return
+	}
+	if strings.Contains(s.Reason, once.ErrParked.Error()) && m.FaultsAbout("operator", s.Message.ID) > 0 {
+		return // who gave it up lost the reply, and has left its key with an unknown outcome
 	}
 	m.Broke(Blame, s.Message.ID, "parked by %s after %d of %d attempts: %s", consumer, s.Attempts, m.Attempts, s.Reason)
 }
