@@ -16,7 +16,7 @@ import (
 // See models.Life for what it does not look at.
 type protocol struct {
 	world *sim.World
-	begin func(once.Key) (_ models.Life, ok bool) // of a key that was never seen; false: the model has none like it
+	begin func(once.Key) (_ models.Life, ok bool) // of a key that was never seen; false: the model has none like it, or a replica may have lost it
 
 	mu    sync.Mutex
 	lives map[once.Key]*models.Life
@@ -31,12 +31,12 @@ func newProtocol(w *sim.World, begin func(once.Key) (_ models.Life, ok bool)) *p
 func (l *protocol) wrote(p *sim.Process, k once.Key, w models.Write) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	first, ok := l.begin(k)
+	if !ok {
+		return
+	}
 	life := l.lives[k]
 	if life == nil {
-		first, ok := l.begin(k)
-		if !ok {
-			return
-		}
 		life = &first
 		l.lives[k] = life
 	}
