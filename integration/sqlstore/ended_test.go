@@ -135,21 +135,40 @@ func TestWorkThatEndsItsTransactionAndPanics(t *testing.T) {
 	})
 }
 
+// lateKeys are keys that a late request claims. One that was released has a row
+// already, whose Created stays.
+var lateKeys = map[string]func(*testing.T, *sqlstore.Store){
+	"a new key": func(*testing.T, *sqlstore.Store) {},
+	"a released key": func(t *testing.T, s *sqlstore.Store) {
+		rec, err := s.Claim(t.Context(), request("1", "before"))
+		must(t, err)
+		must(t, s.Settle(t.Context(), once.Settlement{Fence: hold(rec), Status: once.Absent, KeepKey: time.Hour}))
+	},
+}
+
+// onLateKeys runs a test with each kind of key, on each engine.
+func onLateKeys(t *testing.T, test func(*testing.T, engine, *sqlstore.Store, *sql.DB)) {
+	for name, prepare := range lateKeys {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(t *testing.T, e engine) {
+				s, db := e.migrated(t)
+				prepare(t, s)
+				test(t, e, s, db)
+			})
+		})
+	}
+}
+
 // A request with the same token that was late on its way may claim the key as soon
 // as the transaction is rolled back. That is no commit by the work.
 func TestALateClaimAfterARollbackIsNotTakenForACommitByTheWork(t *testing.T) {
-	onEach(t, func(t *testing.T, e engine) {
-		plain, db := e.migrated(t)
+	onLateKeys(t, func(t *testing.T, e engine, plain *sqlstore.Store, db *sql.DB) {
 		late := 0
 		s := sqlstore.New(hooked(t, db, func(_ context.Context, query string) func() {
 			return func() {
-				if query != "ROLLBACK" {
-					return
-				}
-				late++
-				rec, err := plain.Claim(t.Context(), request("1", "a"))
-				if must(t, err); rec.Owner != token("a") {
-					t.Errorf("the late request found %+v", rec)
+				if query == "ROLLBACK" {
+					late++
+					claimLate(t, plain)
 				}
 			}
 		}), e.dialect, nil)
@@ -158,37 +177,59 @@ func TestALateClaimAfterARollbackIsNotTakenForACommitByTheWork(t *testing.T) {
 		if !errors.Is(err, errWork) || errors.Is(err, once.ErrParked) || late != 1 {
 			t.Errorf("after %d late requests, the work ended with %v", late, err)
 		}
-		if rec, err := s.Get(t.Context(), key("1")); err != nil || rec.Status != once.Running {
-			t.Errorf("the key is %v, %q (%v)", rec.Status, rec.Reason, err)
-		}
+		wantStatus(t, s, once.Running)
 	})
 }
 
 // Work that has rolled back its transaction writes on without one. A late request
 // that claims the key meanwhile does not hide that.
 func TestALateClaimDoesNotHideThatTheWorkHasRolledBack(t *testing.T) {
-	onEach(t, func(t *testing.T, e engine) {
+	onLateKeys(t, func(t *testing.T, e engine, s *sqlstore.Store, db *sql.DB) {
 		if e.dialect == sqlstore.MySQL {
 			t.Skip("there it looks like a deadlock, as the package doc says")
 		}
-		s, db := e.migrated(t)
 		_, err := s.Transact(t.Context(), []once.ClaimRequest{request("1", "a")}, func(tx *sql.Tx, _ []once.Record) ([]once.Settlement, error) {
 			if _, err := tx.ExecContext(t.Context(), "ROLLBACK"); err != nil {
 				return nil, err
 			}
-			late, err := sqlstore.New(db, e.dialect, nil).Claim(t.Context(), request("1", "a"))
-			if must(t, err); late.Owner != token("a") {
-				t.Errorf("the late request found %+v", late)
-			}
-			_, err = tx.ExecContext(t.Context(), "INSERT INTO effect (name) VALUES ('after')")
+			claimLate(t, sqlstore.New(db, e.dialect, nil)) // which does not wait for the turn of s
+			_, err := tx.ExecContext(t.Context(), "INSERT INTO effect (name) VALUES ('after')")
 			must(t, err)
 			return nil, errWork
 		})
 		if !errors.Is(err, once.ErrParked) {
 			t.Errorf("the work wrote outside of its transaction, and ended with %v", err)
 		}
-		if rec, err := s.Get(t.Context(), key("1")); err != nil || rec.Status != once.Parked {
-			t.Errorf("the key is %v, %q (%v)", rec.Status, rec.Reason, err)
-		}
+		wantStatus(t, s, once.Parked)
 	})
+}
+
+// Work that commits its transaction itself, and then fails, is parked, also if its
+// key was not new.
+func TestACommitByTheWorkIsNoticedOnEachKey(t *testing.T) {
+	onLateKeys(t, func(t *testing.T, _ engine, s *sqlstore.Store, db *sql.DB) {
+		_, err := s.Transact(t.Context(), []once.ClaimRequest{request("1", "a")}, func(tx *sql.Tx, _ []once.Record) ([]once.Settlement, error) {
+			_, err := ends([]string{"COMMIT"}, errWork)(t.Context(), tx)
+			return nil, err
+		})
+		if !errors.Is(err, once.ErrParked) {
+			t.Errorf("the work has committed its transaction, and ended with %v", err)
+		}
+		wantStatus(t, s, once.Parked)
+	})
+}
+
+func claimLate(t *testing.T, s *sqlstore.Store) {
+	t.Helper()
+	rec, err := s.Claim(t.Context(), request("1", "a"))
+	if must(t, err); rec.Owner != token("a") {
+		t.Errorf("the late request found %+v", rec)
+	}
+}
+
+func wantStatus(t *testing.T, s *sqlstore.Store, want once.Status) {
+	t.Helper()
+	if rec, err := s.Get(t.Context(), key("1")); err != nil || rec.Status != want {
+		t.Errorf("the key is %v, %q (%v), want %v", rec.Status, rec.Reason, err, want)
+	}
 }

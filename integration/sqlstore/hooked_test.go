@@ -8,10 +8,9 @@ import (
 )
 
 // hooked opens the database of db again, with a driver that calls around before
-// each statement, and the function that around returned after it. A transaction
-// that is rolled back is the statement ROLLBACK. In MariaDB
-// this needs interpolateParams=true. Otherwise statements with arguments are
-// prepared.
+// each statement, and the function that around returned after it. A rollback counts
+// as the statement ROLLBACK. In MariaDB this needs interpolateParams=true. Otherwise
+// statements with arguments are prepared.
 func hooked(t testing.TB, db *sql.DB, around func(ctx context.Context, query string) (after func())) *sql.DB {
 	t.Helper()
 	dsn, _ := dsns.Load(db)

@@ -94,11 +94,12 @@ func (s *Store) committed(ctx context.Context, made once.Record) bool {
 
 // isClaim reports whether a row is still that of a claim. The fence does not tell:
 // after the transaction was rolled back, a request with the same token that was late
-// on its way may have claimed the key again. A settlement of the transaction itself
-// changes the row, too.
+// on its way may have claimed the key again.
 func isClaim(r records.Row, made once.Record) bool {
-	changed := r.Attempt > 1 && r.Status == once.Running && !r.Updated.Equal(made.Updated)
-	return r.HeldBy(fenceOf(made)) && r.Created.Equal(made.Created) && !changed
+	if r.Attempt > 1 && r.Status == once.Running && !r.Updated.Equal(made.Updated) {
+		return false // a key that was not new keeps its Created
+	}
+	return r.HeldBy(fenceOf(made)) && r.Created.Equal(made.Created)
 }
 
 // park claims a key and parks it for a person to decide. It fails if another
