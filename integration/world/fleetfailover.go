@@ -99,7 +99,7 @@ func (l *ledger) loseAll() {
 	})
 	for _, m := range l.letters {
 		clear(m.told)
-		if m.parkedAt >= since {
+		if m.parkedAt >= since { // the park is lost
 			m.parked = false
 		}
 	}

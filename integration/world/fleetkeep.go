@@ -88,8 +88,11 @@ const tooOld = "older than keys are remembered"
 // isTooOld reports whether a message is parked because it is old, and judges that it
 // was when it was parked.
 func (m *mail) isTooOld(s store.Shelved) bool {
-	_, unknown := strings.CutPrefix(s.Reason, store.UnknownOutcome) // by an attempt before that
-	if m.Fleet.Keep.Keys == 0 || !strings.HasPrefix(s.Reason, tooOld) && !(unknown && strings.Contains(s.Reason, tooOld)) {
+	reason := s.Reason
+	if strings.HasPrefix(reason, store.UnknownOutcome) { // by an attempt before that, of which the Reason tells first
+		_, reason, _ = strings.Cut(reason, "; ")
+	}
+	if m.Fleet.Keep.Keys == 0 || !strings.HasPrefix(reason, tooOld) {
 		return false
 	}
 	if age := s.Updated.Sub(s.Message.Time); age <= m.Fleet.Keep.Keys {

@@ -482,8 +482,10 @@ func (l *ledger) lacksAnEnd(s store.Shelved, consumer string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := l.letters[s.Message.ID].at[consumer]
-	return strings.Contains(s.Reason, "never ended") && (h.excused > 0 || l.rules.Copied > 0) && l.lastOut[sim.StoreName].After(h.began) &&
-		(l.world.StopsOf(consumer, h.began, s.Updated) > 0 || l.rules.Processes > 1 && l.lastOut[sim.BrokerName].After(h.began))
+	counted := h.excused > 0 || l.rules.Copied > 0 // copies are counted before they wait for each other
+	stopped := l.world.StopsOf(consumer, h.began, s.Updated) > 0
+	lost := l.rules.Processes > 1 && l.lastOut[sim.BrokerName].After(h.began)
+	return strings.Contains(s.Reason, "never ended") && counted && l.lastOut[sim.StoreName].After(h.began) && (stopped || lost)
 }
 
 // hears is told when a link goes down or comes back.

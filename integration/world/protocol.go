@@ -16,7 +16,9 @@ import (
 // See models.Life for what it does not look at.
 type protocol struct {
 	world *sim.World
-	begin func(once.Key) (_ models.Life, ok bool) // of a key that was never seen; false: the model has none like it, or a replica may have lost it
+	// begin returns the life of a key that is new. It returns false if the model has
+	// none like it, or if a replica may have lost the key.
+	begin func(once.Key) (_ models.Life, ok bool)
 
 	mu    sync.Mutex
 	lives map[once.Key]*models.Life

@@ -49,6 +49,7 @@ func TestFoundSeeds(t *testing.T) {
 		{"a batch that fails is several attempts at each message", "relays", 399},
 		{"a redelivery is acknowledged before its message is handled", "shapes", 322},
 		{"a retired consumer passes over the first message of a partition", "fleet", 42},
+		{"a worker waits for a source that reads another partition again", "fleet", 110202},
 	} {
 		t.Run(found.what, func(t *testing.T) { keepsLaws(t, kindOf(t, found.kind), found.seed) })
 	}
