@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -482,7 +483,9 @@ func (l *ledger) lacksAnEnd(s store.Shelved, consumer string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := l.letters[s.Message.ID].at[consumer]
-	counted := h.excused > 0 || l.rules.Copied > 0 // copies are counted before they wait for each other
+	counted := h.excused > 0 || slices.ContainsFunc(l.world.CallsAbout(s.Consumer+"@@attempts/"+s.Message.ID), func(c sim.Line) bool {
+		return c.Note == sim.ErrDown.Error() // a copy is counted before it waits for another one
+	})
 	stopped := l.world.StopsOf(consumer, h.began, s.Updated) > 0
 	lost := l.rules.Processes > 1 && l.lastOut[sim.BrokerName].After(h.began)
 	return strings.Contains(s.Reason, "never ended") && counted && l.lastOut[sim.StoreName].After(h.began) && (stopped || lost)
