@@ -266,7 +266,7 @@ func TestMistakesAreProved(t *testing.T) {
 		t.Run(wrong, func(t *testing.T) {
 			t.Parallel()
 			args := with("--count", countOrders)
-			if wrong == "ack before commit" { // many kills meet no message in this window
+			if wrong == "ack before commit" {
 				args = append(args, "--count", countInvoices, "--for", "5s")
 			}
 			if wrong == "no relay" {

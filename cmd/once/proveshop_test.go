@@ -205,7 +205,7 @@ func (s acked) Receive(ctx context.Context, max int) ([]broker.Delivery, error) 
 		return nil, err
 	}
 	err = s.Session.Ack(ctx, ds)
-	time.Sleep(callTime)
+	time.Sleep(10 * callTime) // what the program does most of the time, so that a kill meets it
 	return ds, err
 }
 
