@@ -58,15 +58,15 @@ func (s *screen) progress(r demo.Report) error {
 	}
 	if tenths := 10 * done / all; tenths > s.tenths && (tenths < 10 || r.Orders == 0) {
 		s.tenths = tenths
-		line := fmt.Sprintf("%6d orders  by hand: %s  with once: %s\n", done, short(r.Without), short(r.With))
-		_, err := io.WriteString(s.out, s.wrap(line, len("     3 orders  ")))
+		line := fmt.Sprintf("%4d orders  by hand: %s  with once: %s\n", done, short(r.Without), short(r.With))
+		_, err := io.WriteString(s.out, s.wrap(line, len("   3 orders  ")))
 		return err
 	}
 	return nil
 }
 
 func short(s demo.Side) string {
-	return fmt.Sprintf("%d killed, %s", s.Crashes, show.Count(s.Duplicated, "duplicate", "duplicates"))
+	return fmt.Sprintf("%d killed, %d doubled", s.Crashes, s.Duplicated)
 }
 
 const (

@@ -123,7 +123,7 @@ func TestNoTerminal(t *testing.T) {
 	if err := errors.Join(s.progress(sample), s.progress(sample)); err != nil {
 		t.Fatal(err)
 	}
-	want := "     3 orders  by hand: 2 killed, 1 duplicate  with once: 0 killed, 0 duplicates\n"
+	want := "   3 orders  by hand: 2 killed, 1 doubled  with once: 0 killed, 0 doubled\n"
 	if out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
